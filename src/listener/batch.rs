@@ -1,26 +1,22 @@
 //! One run of a handler for all messages of a get.
 //!
 //! Each message has its own `delivery`: it is hidden, deleted and released separately. The messages
-//! of a batch share a barrier with one slot for each of them. A message enters its slot, or drops
-//! it because it was poisoned or lost before. When no slot is pending, the handler runs once for
-//! all messages that entered, and each of them gets the result.
+//! of a batch share a channel. The handler of each message sends the message into it, or is dropped
+//! because the message was poisoned or lost before. When no sender is left, the batch handler runs
+//! once for all messages that were sent, and each of them gets the result.
 
 use std::{
     collections::BTreeMap,
     fmt,
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
-use tokio::sync::oneshot;
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument as _;
 
 use super::{
-    handler::{AnyHandler, Delivery, ErasedHandler, HandlerError, HandlerFuture, HandlerResult},
+    handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
     poison::Verdict,
 };
 use crate::{
@@ -86,15 +82,15 @@ pub(super) enum Handlers {
     /// Handles each message separately.
     Each(AnyHandler),
     /// Handles the messages of a get together.
-    Together(Arc<dyn ErasedBatchHandler>),
+    Together(AnyBatchHandler),
 }
 
-/// The run of a barrier; polled concurrently with the deliveries that wait for it.
-pub(super) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A type-erased handler of batches.
+pub(super) type AnyBatchHandler =
+    Arc<dyn Fn(Vec<Delivery>) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
 
-pub(super) trait ErasedBatchHandler: Send + Sync {
-    fn handle(&self, batch: Vec<Delivery>) -> HandlerFuture<'_>;
-}
+/// The run of a batch; polled concurrently with the deliveries that wait for it.
+pub(super) type Run = BoxFuture<'static, ()>;
 
 /// The error of messages that were rejected together: it is not known which of them is bad.
 #[derive(Debug, thiserror::Error)]
@@ -104,29 +100,12 @@ pub(super) struct RejectedTogether(#[source] SharedError);
 /// One error that all messages of a batch share; its causes carry the batch's verdict.
 type SharedError = Arc<dyn std::error::Error + Send + Sync>;
 
-/// A barrier at which the messages of a batch wait for each other.
-struct BatchBarrier(Mutex<Waiting>);
-
-struct Waiting {
-    /// Slots that are neither entered nor dropped.
-    pending: usize,
-    entered: Vec<Entrant>,
-    /// Receives the entrants when no slot is pending any more.
-    complete: Option<oneshot::Sender<Vec<Entrant>>>,
-}
-
+/// A message that is ready to be handled.
 struct Entrant {
     /// The position of the message in the batch.
     place: usize,
     delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
-}
-
-/// The slot of one message; dropping it without entering releases it.
-struct BarrierSlot {
-    place: usize,
-    barrier: Arc<BatchBarrier>,
-    entered: AtomicBool,
 }
 
 /// The error of a run that was dropped.
@@ -191,6 +170,14 @@ impl fmt::Display for Failures {
 impl std::error::Error for Failures {}
 
 impl Handlers {
+    pub(super) fn together(handler: impl BatchHandler) -> Self {
+        let handler = Arc::new(handler);
+        Self::Together(Arc::new(move |batch| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move { handler.handle(batch).await })
+        }))
+    }
+
     /// Returns a handler for each message of a batch, and the runs to poll concurrently. Messages
     /// that are `alone` get a run of their own.
     pub(super) fn enter(&self, alone: &[bool]) -> (Vec<AnyHandler>, Vec<Run>) {
@@ -198,89 +185,42 @@ impl Handlers {
             Self::Each(handler) => return (vec![Arc::clone(handler); alone.len()], Vec::new()),
             Self::Together(handler) => handler,
         };
-        let together = alone.iter().filter(|alone| !**alone).count();
-        let (barrier, run) = BatchBarrier::of(together, handler);
-        let mut runs = vec![run];
-        let slots = alone.iter().enumerate().map(|(place, alone)| {
-            if !alone {
-                return BarrierSlot::at(&barrier, place);
-            }
-            let (barrier, run) = BatchBarrier::of(1, handler);
-            runs.push(run);
-            BarrierSlot::at(&barrier, place)
-        });
-        (slots.collect(), runs)
+        let mut runs = Vec::new();
+        let mut new_run = || {
+            let (sender, entrants) = mpsc::unbounded_channel();
+            runs.push(Box::pin(run(Arc::clone(handler), entrants)) as Run);
+            sender
+        };
+        let together = new_run();
+        let places = alone.iter().enumerate();
+        let entries = places
+            .map(|(place, alone)| entry(place, if *alone { new_run() } else { together.clone() }));
+        (entries.collect(), runs)
     }
 }
 
-impl BatchBarrier {
-    fn of(slots: usize, handler: &Arc<dyn ErasedBatchHandler>) -> (Arc<Self>, Run) {
-        let (complete, completed) = oneshot::channel();
-        let barrier = Self(Mutex::new(Waiting {
-            pending: slots,
-            entered: Vec::with_capacity(slots),
-            complete: Some(complete),
-        }));
-        let run = run(Arc::clone(handler), completed);
-        (Arc::new(barrier), Box::pin(run))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        lock(&self.0)
-    }
-}
-
-impl Waiting {
-    /// One slot is no longer pending.
-    fn close(&mut self) {
-        self.pending -= 1;
-        if self.pending == 0
-            && let Some(complete) = self.complete.take()
-        {
-            // If the run was dropped, the entrants drop here, and their deliveries see closed
-            // channels.
-            let _ = complete.send(std::mem::take(&mut self.entered));
-        }
-    }
-}
-
-impl BarrierSlot {
-    fn at(barrier: &Arc<BatchBarrier>, place: usize) -> AnyHandler {
-        Arc::new(Self {
-            place,
-            barrier: Arc::clone(barrier),
-            entered: AtomicBool::new(false),
-        })
-    }
-}
-
-impl ErasedHandler for BarrierSlot {
-    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_> {
+/// Returns the handler of one message. Dropping it releases the batch from waiting for the message.
+fn entry(place: usize, batch: mpsc::UnboundedSender<Entrant>) -> AnyHandler {
+    let batch = Mutex::new(Some(batch));
+    Arc::new(move |delivery| {
         let (answer, answered) = oneshot::channel();
-        if !self.entered.swap(true, Ordering::Relaxed) {
-            let mut slots = self.barrier.lock();
-            slots.entered.push(Entrant {
-                place: self.place,
+        if let Some(batch) = lock(&batch).take() {
+            let _ = batch.send(Entrant {
+                place,
                 delivery,
                 answer,
             });
-            slots.close();
         }
         Box::pin(async move { answered.await.unwrap_or_else(|_| Err(GIVEN_UP.into())) })
-    }
+    })
 }
 
-impl Drop for BarrierSlot {
-    fn drop(&mut self) {
-        if !self.entered.load(Ordering::Relaxed) {
-            self.barrier.lock().close();
-        }
+/// Waits until no sender is left, handles the batch, and sends each message its result.
+async fn run(handler: AnyBatchHandler, mut entering: mpsc::UnboundedReceiver<Entrant>) {
+    let mut entrants = Vec::new();
+    while let Some(entrant) = entering.recv().await {
+        entrants.push(entrant);
     }
-}
-
-/// Waits until no slot is pending, handles the batch, and sends each message its result.
-async fn run(handler: Arc<dyn ErasedBatchHandler>, completed: oneshot::Receiver<Vec<Entrant>>) {
-    let mut entrants = completed.await.unwrap_or_default();
     if entrants.is_empty() {
         return;
     }
@@ -290,8 +230,7 @@ async fn run(handler: Arc<dyn ErasedBatchHandler>, completed: oneshot::Receiver<
     let (batch, answers): (Vec<_>, Vec<_>) = entrants.unzip();
     let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
     let span = tracing::info_span!("batch", queue = %batch[0].queue, messages = batch.len());
-    let handling = async move { handler.handle(batch).await };
-    let outcome = match task::spawn_scoped(handling.instrument(span)).await {
+    let outcome = match task::spawn_scoped(handler(batch).instrument(span)).await {
         TaskOutcome::Done(outcome) => outcome,
         TaskOutcome::Panicked(text) => Err(format!("panicked: {text}").into()),
     };
@@ -323,11 +262,5 @@ where
 {
     fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send {
         self(batch)
-    }
-}
-
-impl<H: BatchHandler> ErasedBatchHandler for H {
-    fn handle(&self, batch: Vec<Delivery>) -> HandlerFuture<'_> {
-        Box::pin(BatchHandler::handle(self, batch))
     }
 }

@@ -1,7 +1,8 @@
 //! Handlers of messages, and the errors by which they decide about a message.
 
-use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{batch::RejectedTogether, poison::Verdict};
@@ -77,12 +78,15 @@ struct Mark {
 }
 
 /// A type-erased handler.
-pub(super) type AnyHandler = Arc<dyn ErasedHandler>;
+pub(super) type AnyHandler =
+    Arc<dyn Fn(Delivery) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
 
-pub(super) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
-
-pub(super) trait ErasedHandler: Send + Sync {
-    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_>;
+pub(super) fn erased(handler: impl Handler) -> AnyHandler {
+    let handler = Arc::new(handler);
+    Arc::new(move |delivery| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move { handler.handle(delivery).await })
+    })
 }
 
 impl Delivery {
@@ -106,30 +110,31 @@ impl Delivery {
 impl Rejected {
     /// Wraps the reason.
     pub fn because(reason: impl Into<HandlerError>) -> Self {
-        Self(Mark {
-            verdict: Verdict::Rejected,
-            reason: reason.into(),
-        })
+        Self(Mark::new(Verdict::Rejected, reason))
     }
 }
 
 impl Postponed {
     /// Releases the message for this delay, at most the queue's longest.
     pub fn by(delay: Duration) -> Self {
-        Self(Mark {
-            verdict: Verdict::Postponed(delay),
-            reason: format!("postponed by {delay:?}").into(),
-        })
+        Self(Mark::new(
+            Verdict::Postponed(delay),
+            format!("postponed by {delay:?}"),
+        ))
     }
 }
 
 impl RetryAfter {
     /// Wraps the reason why this attempt failed.
     pub fn because(delay: Duration, reason: impl Into<HandlerError>) -> Self {
-        Self(Mark {
-            verdict: Verdict::RetryAfter(delay),
-            reason: reason.into(),
-        })
+        Self(Mark::new(Verdict::RetryAfter(delay), reason))
+    }
+}
+
+impl Mark {
+    fn new(verdict: Verdict, reason: impl Into<HandlerError>) -> Self {
+        let reason = reason.into();
+        Self { verdict, reason }
     }
 }
 
@@ -168,11 +173,5 @@ where
 {
     fn handle(&self, delivery: Delivery) -> impl Future<Output = HandlerResult> + Send {
         self(delivery)
-    }
-}
-
-impl<H: Handler> ErasedHandler for H {
-    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_> {
-        Box::pin(Handler::handle(self, delivery))
     }
 }

@@ -1,17 +1,14 @@
 //! A listener for several queues: one subscription, one handler, one budget.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use futures_util::future::{join_all, try_join_all};
 use serde::de::DeserializeOwned;
 
 use super::{
-    BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig, ListenerStats,
-    QueryState,
-    batch::Handlers,
-    builder::{check, json_handler},
-    hooks::{AnyHooks, CatchPanics, NoHooks},
-    split::split,
+    BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerBuilder,
+    ListenerConfig, ListenerStats, QueryState, batch::Handlers, builder::json_handler,
+    handler::erased, hooks::NoHooks, split::split,
 };
 use crate::{
     base::task::Scope,
@@ -58,6 +55,7 @@ use crate::{
 /// message came from.
 ///
 /// Dropping it ends everything at once, as with a [`Listener`].
+#[derive(Debug)]
 pub struct Listeners {
     each: Vec<Listener>,
     splitting: Scope,
@@ -72,7 +70,7 @@ pub struct ListenersBuilder {
     wakes: Option<Box<dyn WakeStream>>,
     publisher: Option<Arc<dyn Notifier>>,
     poison: Box<PoisonOf>,
-    hooks: AnyHooks,
+    hooks: Arc<dyn Hooks>,
     config: ListenerConfig,
 }
 
@@ -152,7 +150,7 @@ impl ListenersBuilder {
     /// Sets hooks that observe all listeners.
     #[must_use]
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(CatchPanics::new(hooks));
+        self.hooks = Arc::new(hooks);
         self
     }
 
@@ -170,7 +168,7 @@ impl ListenersBuilder {
     /// address; else as [`ListenerBuilder::start`](super::ListenerBuilder::start), for the first
     /// queue that fails. Then no listener is started.
     pub async fn start(self, handler: impl Handler) -> Result<Listeners> {
-        self.start_each(Handlers::Each(Arc::new(handler))).await
+        self.start_each(Handlers::Each(erased(handler))).await
     }
 
     /// As [`ListenersBuilder::start`], with a handler of batches. A batch holds messages of one
@@ -179,7 +177,7 @@ impl ListenersBuilder {
     /// # Errors
     /// As [`ListenersBuilder::start`].
     pub async fn start_batches(self, handler: impl BatchHandler) -> Result<Listeners> {
-        self.start_each(Handlers::Together(Arc::new(handler))).await
+        self.start_each(Handlers::together(handler)).await
     }
 
     /// As [`ListenersBuilder::start`], with a handler of JSON values; see
@@ -196,58 +194,37 @@ impl ListenersBuilder {
         self.start(json_handler(handler)).await
     }
 
-    async fn start_each(mut self, handlers: Handlers) -> Result<Listeners> {
-        let addresses = self.check()?;
-        let splitting = Scope::new();
-        let wakes = self.wakes.take();
-        let mut wakes = wakes.map(|wakes| split(wakes, addresses, &splitting).into_iter());
-        let mut builders = Vec::new();
-        for queue in self.queues {
-            let poison = (self.poison)(queue.address());
-            let mut builder = Listener::builder(queue).config(self.config.clone());
-            builder.hooks = Arc::clone(&self.hooks);
-            builder.publisher = self.publisher.clone();
-            builder.poison = poison;
-            builder.wakes = wakes.as_mut().and_then(Iterator::next);
-            builders.push(builder);
-        }
-        let mut checks = Vec::new();
-        for builder in &builders {
-            builder.validate()?;
-            let queue = Arc::clone(&builder.queue);
-            checks.push(async move { check(&*queue).await });
-        }
-        try_join_all(checks).await?;
-        let mut each = Vec::new();
-        for mut builder in builders {
-            builder.is_checked = true;
-            each.push(builder.launch(handlers.clone()).await?);
-        }
-        Ok(Listeners { each, splitting })
-    }
-
-    fn check(&self) -> Result<Vec<QueueAddress>> {
-        let addresses: Vec<_> = self
-            .queues
-            .iter()
-            .map(|one| one.address().clone())
-            .collect();
+    async fn start_each(self, handlers: Handlers) -> Result<Listeners> {
+        let addresses = self.queues.iter().map(|one| one.address().clone());
+        let addresses: Vec<QueueAddress> = addresses.collect();
         if addresses.is_empty() {
             return Err(Error::invalid("queues", "must be at least one"));
         }
-        let mut sorted: Vec<_> = addresses.iter().collect();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
-            let rule = format_args!("must have an address each, but two are `{}`", twice[0]);
+        let mut known = HashSet::new();
+        if let Some(twice) = addresses.iter().find(|one| !known.insert(*one)) {
+            let rule = format_args!("must have an address each, but two are `{twice}`");
             return Err(Error::invalid("queues", rule));
         }
-        Ok(addresses)
-    }
-}
-
-impl fmt::Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.each).finish()
+        let splitting = Scope::new();
+        let parts = self.wakes.map(|wakes| split(wakes, addresses, &splitting));
+        let mut parts = parts.into_iter().flatten();
+        let mut builders = Vec::new();
+        for queue in self.queues {
+            let mut builder = ListenerBuilder {
+                poison: (self.poison)(queue.address()),
+                queue,
+                wakes: parts.next(),
+                publisher: self.publisher.clone(),
+                hooks: Arc::clone(&self.hooks),
+                config: self.config.clone(),
+            };
+            builder.validate()?;
+            builders.push(builder);
+        }
+        try_join_all(builders.iter().map(ListenerBuilder::reach)).await?;
+        let spawn = |one: ListenerBuilder| one.spawn(handlers.clone());
+        let each = builders.into_iter().map(spawn).collect();
+        Ok(Listeners { each, splitting })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -14,17 +15,18 @@ use super::{
     batch::Handlers,
     builder::ListenerBuilder,
     config::ListenerConfig,
-    hooks::{Action, AnyHooks, ListenerError},
+    hooks::{Action, Hooks, ListenerError},
     poison::{AttemptLimits, Attempts},
-    state::{Counters, QueryState},
+    state::{ListenerStats, QueryState, RunningHandlings},
 };
 use crate::{
     base::{
         clock::{Clock, Tick},
+        histogram::Histogram,
         log_limiter::LogLimiter,
         sync::lock,
     },
-    error::Error,
+    error::{Error, ErrorKind, Result},
     listener::scaling::{Scaler, ScalerConfig},
     queue::{MessageId, WorkQueue},
     types::Notifier,
@@ -36,12 +38,15 @@ pub(super) struct Shared {
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
     pub(super) publisher: Option<Arc<dyn Notifier>>,
     pub(super) handlers: Handlers,
-    pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
     pub(super) clock: Clock,
     /// The queue's number in the budget.
     pub(super) number: u64,
-    pub(super) counters: Counters,
+    pub(super) stats: Mutex<ListenerStats>,
+    /// The last depth that was read, and when.
+    pub(super) depth: Mutex<Option<(u64, Tick)>>,
+    pub(super) handlings: RunningHandlings,
+    pub(super) handling_times: Histogram,
     /// The supervisor must run the scaler.
     pub(super) changed: Signal,
     /// A sleeping task must read its deadline again.
@@ -52,13 +57,11 @@ pub(super) struct Shared {
     pub(super) abandoning: CancellationToken,
     /// Why it polls, as the hooks were told last.
     pub(super) cause: Mutex<Option<Arc<str>>>,
+    hooks: Arc<dyn Hooks>,
     core: Mutex<Core>,
     log_limiter: Mutex<LogLimiter<{ Action::COUNT }>>,
     attempts: Mutex<Attempts>,
 }
-
-/// The log has at most one line per kind of error in this time.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state behind the lock. A leaf: while it is held, no other lock is taken and no foreign code
 /// is called.
@@ -66,6 +69,12 @@ pub(super) struct Core {
     pub(super) scaler: Scaler,
     pub(super) rng: fastrand::Rng,
 }
+
+/// The log has at most one line per kind of error in this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The handling times that the histogram tells apart: from a quick function to the default
+/// `max_handling_time`.
+const HANDLING_TIMES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(3600));
 
 impl Shared {
     /// Makes the state of a listener, from a builder with a valid configuration.
@@ -84,10 +93,11 @@ impl Shared {
             away: config.away,
             empty_is_certain: queue.empty_is_certain(),
         };
-        let scaler = Scaler::new(scaler, has_relay);
-        let rng = match config.seed {
-            Some(seed) => fastrand::Rng::with_seed(seed),
-            None => fastrand::Rng::new(),
+        let core = Core {
+            scaler: Scaler::new(scaler, has_relay),
+            rng: config
+                .seed
+                .map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed),
         };
         let limits = AttemptLimits {
             max_dequeue_count: config.max_dequeue_count,
@@ -103,13 +113,16 @@ impl Shared {
             hooks,
             config,
             clock: Clock::new(),
-            counters: Counters::default(),
+            stats: Mutex::default(),
+            depth: Mutex::default(),
+            handlings: RunningHandlings::default(),
+            handling_times: Histogram::new(HANDLING_TIMES.0, HANDLING_TIMES.1),
             changed: Signal::new(),
             sleep_changed: Signal::new(),
             stopping: CancellationToken::new(),
             abandoning: CancellationToken::new(),
             cause: Mutex::default(),
-            core: Mutex::new(Core { scaler, rng }),
+            core: Mutex::new(core),
             log_limiter: Mutex::new(LogLimiter::new(LOG_INTERVAL)),
             attempts: Mutex::new(Attempts::new(limits)),
         }
@@ -119,27 +132,36 @@ impl Shared {
         lock(&self.core)
     }
 
-    /// Returns the present state without a depth.
-    pub(super) fn state(&self) -> QueryState {
-        let (mode, (active, total), is_idle, is_paused) = self.with_core(|core, _| {
-            let scaler = &core.scaler;
-            let (is_idle, is_paused) = (scaler.is_idle(), scaler.is_paused());
-            (scaler.mode(), scaler.active(), is_idle, is_paused)
-        });
-        QueryState {
-            mode,
-            current_queue_depth: None,
-            active_dequeue_tasks: active,
-            total_dequeue_tasks: total,
-            is_idle,
-            is_paused,
-            stats: *lock(&self.counters.stats),
-        }
+    /// Calls `f` with the locked scaler, the present time, and a random number in 0..1.
+    pub(super) fn scaler<T>(&self, f: impl FnOnce(&mut Scaler, Tick, f64) -> T) -> T {
+        let core = &mut *self.core();
+        f(&mut core.scaler, self.clock.now(), core.rng.f64())
     }
 
-    /// Calls `f` with the locked core and the present time.
-    pub(super) fn with_core<T>(&self, f: impl FnOnce(&mut Core, Tick) -> T) -> T {
-        f(&mut self.core(), self.clock.now())
+    /// As [`Shared::scaler`], where `f` changes what there is to do, and returns whether it woke a
+    /// sleeping task early.
+    pub(super) fn change(&self, f: impl FnOnce(&mut Scaler, Tick, f64) -> bool) {
+        if self.scaler(f) {
+            self.sleep_changed.notify_waiters();
+        }
+        self.changed.notify_one();
+    }
+
+    /// Returns the present state without a depth.
+    pub(super) fn state(&self) -> QueryState {
+        let stats = *lock(&self.stats);
+        self.scaler(|scaler, _, _| {
+            let (active_dequeue_tasks, total_dequeue_tasks) = scaler.active();
+            QueryState {
+                mode: scaler.mode(),
+                current_queue_depth: None,
+                active_dequeue_tasks,
+                total_dequeue_tasks,
+                is_idle: scaler.is_idle(),
+                is_paused: scaler.is_paused(),
+                stats,
+            }
+        })
     }
 
     /// Returns the locked records of single messages; this lock is a leaf as well.
@@ -147,31 +169,36 @@ impl Shared {
         lock(&self.attempts)
     }
 
+    pub(super) fn count(&self, change: impl FnOnce(&mut ListenerStats)) {
+        change(&mut lock(&self.stats));
+    }
+
     /// Notes the queue's depth, which was read just now.
     pub(super) fn note_depth(&self, depth: u64) {
-        *lock(&self.counters.depth) = Some((depth, self.clock.now()));
+        *lock(&self.depth) = Some((depth, self.clock.now()));
     }
 
     /// Stops getting messages.
     pub(super) fn stop(&self) {
-        self.with_core(|core, _| core.scaler.stop());
+        self.scaler(|scaler, _, _| scaler.stop());
         self.stopping.cancel();
-    }
-
-    /// Wakes the supervisor, and, if a task was `woken_early`, the sleeping tasks.
-    pub(super) fn notify_changed(&self, woken_early: bool) {
-        if woken_early {
-            self.sleep_changed.notify_waiters();
-        }
-        self.changed.notify_one();
     }
 
     /// Messages become visible after `delay`, and no other process reports them.
     pub(super) fn report_hidden(&self, delay: Duration) {
         // A queue that counts whole seconds may show a message a second late.
         let shown = delay.saturating_add(self.queue.limits().resolution);
-        self.with_core(|core, now| core.scaler.add_hidden(shown, now));
+        self.scaler(|scaler, now, _| scaler.add_hidden(shown, now));
         self.changed.notify_one();
+    }
+
+    /// Calls a hook; `otherwise` is its result if it panics: a bug in a program's hook must not end
+    /// its listener.
+    pub(super) fn hook<T>(&self, otherwise: T, call: impl FnOnce(&dyn Hooks) -> T) -> T {
+        catch_unwind(AssertUnwindSafe(|| call(&*self.hooks))).unwrap_or_else(|_| {
+            tracing::error!(queue = %self.queue, "a hook panicked; the listener continues");
+            otherwise
+        })
     }
 
     /// Counts an error, and passes it to the hooks and the rate-limited log.
@@ -181,28 +208,32 @@ impl Shared {
         message_id: Option<&MessageId>,
         error: Error,
     ) {
-        self.counters.add(|stats| stats.errors += 1);
-        let now = self.clock.now();
-        let silent = lock(&self.log_limiter).count(action as usize, now);
+        self.count(|stats| stats.errors += 1);
+        let silent = lock(&self.log_limiter).count(action as usize, self.clock.now());
         if let Some(silent) = silent {
             let queue = &self.queue;
             let id = message_id.map(MessageId::as_str);
             tracing::warn!(%queue, %action, id, silent, %error, "a call failed; the listener continues");
         }
-        let message_id = message_id.cloned();
-        self.hooks.on_error(&ListenerError {
+        let error = ListenerError {
             action,
-            message_id,
+            message_id: message_id.cloned(),
             error,
-        });
+        };
+        self.hook((), |hooks| hooks.on_error(&error));
     }
 }
 
-impl Core {
-    /// Returns a random number, uniform in 0..1.
-    pub(super) fn chance(&mut self) -> f64 {
-        self.rng.f64()
-    }
+/// Limits a call; `what` names it in the error of a time-out.
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    what: &str,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let message = format!("{what} did not end within {limit:?}");
+        Err(Error::new(ErrorKind::Timeout, message))
+    })
 }
 
 impl fmt::Debug for Shared {

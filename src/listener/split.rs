@@ -4,7 +4,7 @@
 //! changes and wake-ups share one channel per queue, so their order is kept: a sequence is never
 //! attributed to a later stream, where it could cover work that no listener polled for.
 
-use std::{collections::HashMap, future::ready, time::Duration};
+use std::{future::ready, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,6 +19,7 @@ use crate::{
 const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 
 /// An event for one queue.
+#[derive(Clone)]
 enum QueueEvent {
     Link(LinkState),
     Work(WorkDetected),
@@ -47,11 +48,14 @@ struct QueueWakes {
 struct Splitter {
     wakes: Box<dyn WakeStream>,
     link: watch::Receiver<LinkState>,
-    by_address: HashMap<QueueAddress, Vec<usize>>,
-    addresses: Vec<QueueAddress>,
-    queues: Vec<mpsc::UnboundedSender<QueueEvent>>,
+    queues: Vec<Part>,
     commands: mpsc::UnboundedReceiver<QueueCommand>,
-    paused: Vec<bool>,
+}
+
+struct Part {
+    address: QueueAddress,
+    events: mpsc::UnboundedSender<QueueEvent>,
+    paused: bool,
 }
 
 /// Splits wake-ups by queue; returns them in the order of the addresses. The forwarding task
@@ -61,17 +65,19 @@ pub(super) fn split(
     addresses: Vec<QueueAddress>,
     scope: &Scope,
 ) -> Vec<Box<dyn WakeStream>> {
-    let (say, commands) = mpsc::unbounded_channel();
-    let mut by_address = HashMap::<_, Vec<_>>::new();
+    let (commands, received) = mpsc::unbounded_channel();
     let (mut queues, mut parts) = (Vec::new(), Vec::<Box<dyn WakeStream>>::new());
-    for (number, address) in addresses.iter().enumerate() {
-        by_address.entry(address.clone()).or_default().push(number);
-        let (tell, events) = mpsc::unbounded_channel();
-        queues.push(tell);
+    for (number, address) in addresses.into_iter().enumerate() {
+        let (sender, events) = mpsc::unbounded_channel();
+        queues.push(Part {
+            address,
+            events: sender,
+            paused: false,
+        });
         parts.push(Box::new(QueueWakes {
             number,
             events,
-            commands: say.clone(),
+            commands: commands.clone(),
             link: watch::Sender::new(LinkState::default()),
             will_retry: true,
         }));
@@ -81,11 +87,8 @@ pub(super) fn split(
     let splitter = Splitter {
         wakes,
         link,
-        by_address,
-        paused: vec![false; addresses.len()],
-        addresses,
         queues,
-        commands,
+        commands: received,
     };
     scope.spawn(splitter.run());
     parts
@@ -98,8 +101,8 @@ impl Splitter {
             tokio::select! {
                 biased;
                 Ok(()) = self.link.changed() => self.send_link(),
-                commands = self.commands.recv() => match commands {
-                    Some(commands) => self.execute(commands),
+                command = self.commands.recv() => match command {
+                    Some(command) => self.execute(command),
                     None => return,
                 },
                 work = self.wakes.next() => {
@@ -108,9 +111,14 @@ impl Splitter {
                         self.send_link();
                     }
                     match work {
-                        Some(Ok(work)) => self.send_work(&work),
+                        Some(Ok(work)) => {
+                            let wanted = work.queue.clone();
+                            self.send(&QueueEvent::Work(work), |address| wanted.matches(address));
+                        }
                         Some(Err(refusal)) => {
-                            if !self.refused(&refusal) {
+                            let will_retry = self.wakes.ask_again(RETRY_AFTER_REFUSAL);
+                            self.send(&QueueEvent::Refused(refusal, will_retry), |_| true);
+                            if !will_retry {
                                 return;
                             }
                         }
@@ -123,37 +131,18 @@ impl Splitter {
 
     fn send_link(&mut self) {
         let link = self.link.borrow_and_update().clone();
-        for queue in &self.queues {
+        self.send(&QueueEvent::Link(link), |_| true);
+    }
+
+    fn send(&self, event: &QueueEvent, concerns: impl Fn(&QueueAddress) -> bool) {
+        for queue in self.queues.iter().filter(|queue| concerns(&queue.address)) {
             // A queue whose listener has ended needs no event.
-            let _ = queue.send(QueueEvent::Link(link.clone()));
+            let _ = queue.events.send(event.clone());
         }
     }
 
-    fn send_work(&self, work: &WorkDetected) {
-        if let Some(address) = work.queue.as_address() {
-            for number in self.by_address.get(&address).into_iter().flatten() {
-                let _ = self.queues[*number].send(QueueEvent::Work(work.clone()));
-            }
-            return;
-        }
-        for (queue, address) in std::iter::zip(&self.queues, &self.addresses) {
-            if work.queue.matches(address) {
-                let _ = queue.send(QueueEvent::Work(work.clone()));
-            }
-        }
-    }
-
-    /// Returns whether the subscription is tried again.
-    fn refused(&mut self, refusal: &Error) -> bool {
-        let will_retry = self.wakes.ask_again(RETRY_AFTER_REFUSAL);
-        for queue in &self.queues {
-            let _ = queue.send(QueueEvent::Refused(refusal.clone(), will_retry));
-        }
-        will_retry
-    }
-
-    fn execute(&mut self, commands: QueueCommand) {
-        match commands {
+    fn execute(&mut self, command: QueueCommand) {
+        match command {
             QueueCommand::Report(stream, report, sent) => {
                 let reported = if self.link.borrow().welcomes == stream {
                     self.wakes.report(report)
@@ -163,9 +152,10 @@ impl Splitter {
                 let _ = sent.send(reported);
             }
             QueueCommand::Pause(number, paused) => {
-                self.paused[number] = paused;
+                self.queues[number].paused = paused;
                 // All queues share the stream: it closes when all are paused.
-                self.wakes.pause(self.paused.iter().all(|paused| *paused));
+                self.wakes
+                    .pause(self.queues.iter().all(|queue| queue.paused));
             }
         }
     }

@@ -1,15 +1,14 @@
 //! The state and the totals of a running listener.
 
 use std::{
-    collections::{BTreeMap, btree_map},
-    fmt,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use super::shared::Shared;
 use crate::{
-    base::{clock::Tick, histogram::Histogram, sync::lock},
+    base::{clock::Tick, sync::lock},
     listener::scaling::ListenerMode,
 };
 
@@ -64,36 +63,20 @@ pub struct ListenerStats {
 
 /// A read-only view of a [`Listener`](super::Listener) that another part of the program owns. Clones are cheap, and neither keep the
 /// listener running nor end it. After its end the figures stay unchanged.
-#[derive(Clone)]
-pub struct ListenerMonitor(Arc<Shared>);
-
-/// What a listener counts and measures.
-#[derive(Debug)]
-pub(super) struct Counters {
-    pub(super) stats: Mutex<ListenerStats>,
-    /// The last depth that was read, and when.
-    pub(super) depth: Mutex<Option<(u64, Tick)>>,
-    pub(super) handlings: RunningHandlings,
-    pub(super) handling_times: Histogram,
-}
+#[derive(Debug, Clone)]
+pub struct ListenerMonitor(pub(super) Arc<Shared>);
 
 /// The messages or batches that are being handled, by the time at which that began.
 #[derive(Debug, Default)]
 pub(super) struct RunningHandlings(Mutex<BTreeMap<Tick, usize>>);
 
 /// Counts a message or a batch while it is handled.
-pub(super) struct RunningHandling<'a> {
-    of: &'a RunningHandlings,
-    began: Tick,
-}
+pub(super) struct RunningHandling<'a>(&'a RunningHandlings, Tick);
 
 impl RunningHandlings {
     pub(super) fn begin(&self, now: Tick) -> RunningHandling<'_> {
         *lock(&self.0).entry(now).or_default() += 1;
-        RunningHandling {
-            of: self,
-            began: now,
-        }
+        RunningHandling(self, now)
     }
 
     /// Returns when the oldest one began.
@@ -104,30 +87,12 @@ impl RunningHandlings {
 
 impl Drop for RunningHandling<'_> {
     fn drop(&mut self) {
-        if let btree_map::Entry::Occupied(mut running) = lock(&self.of.0).entry(self.began) {
+        if let Entry::Occupied(mut running) = lock(&self.0.0).entry(self.1) {
             *running.get_mut() -= 1;
             if *running.get() == 0 {
                 running.remove();
             }
         }
-    }
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            stats: Mutex::default(),
-            depth: Mutex::default(),
-            handlings: RunningHandlings::default(),
-            // From a quick function to the default `max_handling_time`.
-            handling_times: Histogram::new(Duration::from_millis(1), Duration::from_secs(3600)),
-        }
-    }
-}
-
-impl Counters {
-    pub(super) fn add(&self, change: impl FnOnce(&mut ListenerStats)) {
-        change(&mut lock(&self.stats));
     }
 }
 
@@ -137,10 +102,6 @@ pub(super) fn add_to_mean(mean: &mut Option<Duration>, new: Duration) {
 }
 
 impl ListenerMonitor {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self(Arc::clone(shared))
-    }
-
     /// Returns the present state without a depth: makes no call to the queue.
     pub fn state(&self) -> QueryState {
         self.0.state()
@@ -159,13 +120,7 @@ impl ListenerMonitor {
     /// Returns the handling times of all messages or batches so far.
     #[cfg(feature = "console")]
     pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {
-        self.0.counters.handling_times.snapshot()
-    }
-}
-
-impl fmt::Debug for ListenerMonitor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.0.handling_times.snapshot()
     }
 }
 

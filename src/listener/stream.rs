@@ -1,7 +1,7 @@
 //! A listener's messages as a stream, for programs that pull.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -67,37 +67,29 @@ async fn hand_over(
     patience: Duration,
 ) -> HandlerResult {
     let untaken = || HandlerResult::Err(Postponed::by(Duration::ZERO).into());
-    let lost = delivery.clone();
-    let overdue = tokio::time::timeout(patience, lost.lost());
-    tokio::pin!(overdue);
-    let place = tokio::select! {
-        biased;
-        _ = &mut overdue => return untaken(),
-        place = offer.reserve() => place,
-    };
-    let Ok(place) = place else { return untaken() };
-    let (answer, mut answered) = oneshot::channel();
+    let (answer, answered) = oneshot::channel();
     let claim = Claim::default();
-    place.send(Received {
-        delivery,
+    let received = Received {
+        delivery: delivery.clone(),
         answer,
         claim: claim.clone(),
+    };
+    let mut answering = pin!(async {
+        // If the stream has ended, this drops the message.
+        let _ = offer.send(received).await;
+        answered.await.unwrap_or_else(|_| match offer.is_closed() {
+            true => untaken(),
+            false => Err("the message was dropped without `done` or `failed`".into()),
+        })
     });
-    let answer = tokio::select! {
+    tokio::select! {
         // The stream drops a lost message, which is no failure.
         biased;
-        _ = &mut overdue => {
-            if claim.take() {
-                return untaken();
-            }
-            answered.await
-        }
-        answer = &mut answered => answer,
-    };
-    match answer {
-        Ok(answer) => answer,
-        Err(_) if offer.is_closed() => untaken(),
-        Err(_) => Err("the message was dropped without `done` or `failed`".into()),
+        _ = tokio::time::timeout(patience, delivery.lost()) => match claim.take() {
+            true => untaken(),
+            false => answering.await,
+        },
+        answer = &mut answering => answer,
     }
 }
 
