@@ -7,7 +7,6 @@
 //! [`WakeStream`](crate::WakeStream) and any [`Notifier`](crate::Notifier).
 
 pub mod agent;
-mod batch;
 mod budget;
 mod builder;
 mod config;
@@ -24,8 +23,6 @@ mod poison_queue;
 pub(crate) mod policy_file;
 pub mod scaling;
 mod shared;
-mod split;
-mod state;
 mod stream;
 mod supervisor;
 #[cfg(test)]
@@ -39,15 +36,17 @@ pub use self::console::ListenerConsole;
 pub use self::policy_file::PolicyFile;
 use self::shared::Shared;
 pub use self::{
-    batch::{BatchFailures, BatchHandler},
     budget::Budget,
     builder::ListenerBuilder,
     config::ListenerConfig,
-    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
+    handler::{
+        BatchFailures, BatchHandler, Delivery, Handler, HandlerError, HandlerResult, Postponed,
+        Rejected, RetryAfter,
+    },
     hooks::{Action, HandlingEnd, Hooks, ListenerError},
     listeners::{Listeners, ListenersBuilder},
     poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
-    state::{ListenerMonitor, ListenerStats, QueryState},
+    shared::{ListenerMonitor, ListenerStats, QueryState},
     stream::{Messages, Received},
 };
 pub use crate::listener::scaling::ListenerMode;

@@ -310,17 +310,11 @@ impl Agent {
                 tracing::info!(slot, running = self.machine.active(), "a worker ended");
             }
             Event::Depth(queue, depth) => {
-                let address = &self.queues[queue].address;
                 if let Err(error) = &depth {
-                    tracing::warn!(queue = %address, %error, "the depth cannot be read");
+                    let queue = &self.queues[queue].address;
+                    tracing::warn!(%queue, %error, "the depth cannot be read");
                 }
-                if self.machine.on_depth(queue, depth.ok(), now) {
-                    tracing::warn!(
-                        queue = %address,
-                        "workers end, and the queue gets no shorter: they read another queue, or its \
-                         messages are in other hands"
-                    );
-                }
+                self.machine.on_depth(queue, depth.ok(), now);
             }
             Event::Reported(queue, stream, answer) => {
                 let kind = answer.as_ref().err().map(Error::kind);

@@ -7,8 +7,7 @@ use serde::de::DeserializeOwned;
 use super::{
     BatchHandler, CHECK_TIMEOUT, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig,
     Rejected,
-    batch::Handlers,
-    handler::erased,
+    handler::{Handlers, erased},
     hooks::NoHooks,
     shared::{Shared, in_time},
     supervisor::{RelayLink, Supervisor},
@@ -142,7 +141,7 @@ impl ListenerBuilder {
 
     async fn launch(mut self, handlers: Handlers) -> Result<Listener> {
         self.validate()?;
-        self.reach().await?;
+        reach(&*self.queue).await?;
         Ok(self.spawn(handlers))
     }
 
@@ -160,26 +159,6 @@ impl ListenerBuilder {
                 "must be a queue of another address than `{own}`, the address that is read"
             );
             return Err(Error::invalid("poison", rule));
-        }
-        Ok(())
-    }
-
-    /// Checks that the queue exists and accepts the credentials.
-    pub(super) async fn reach(&self) -> Result<()> {
-        let queue = &self.queue;
-        match in_time(CHECK_TIMEOUT, "the first depth query", queue.depth()).await {
-            Ok(_) => {}
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid
-                ) =>
-            {
-                return Err(error);
-            }
-            Err(error) => {
-                tracing::warn!(%queue, %error, "the queue cannot be read; the listener tries again");
-            }
         }
         Ok(())
     }
@@ -217,6 +196,25 @@ where
         let handling = value.map(|value| handler(value, delivery));
         async move { handling.map_err(Rejected::because)?.await }
     }
+}
+
+/// Checks that the queue exists and accepts the credentials.
+pub(super) async fn reach(queue: &dyn WorkQueue) -> Result<()> {
+    match in_time(CHECK_TIMEOUT, "the first depth query", queue.depth()).await {
+        Ok(_) => {}
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid
+            ) =>
+        {
+            return Err(error);
+        }
+        Err(error) => {
+            tracing::warn!(%queue, %error, "the queue cannot be read; the listener tries again");
+        }
+    }
+    Ok(())
 }
 
 impl fmt::Debug for ListenerBuilder {

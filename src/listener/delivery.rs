@@ -15,8 +15,7 @@ use super::{
     hooks::{Action, HandlingEnd},
     poison::{Arrival, Disposition, Settled, Verdict},
     poison_queue,
-    shared::{Shared, in_time},
-    state::add_to_mean,
+    shared::{Shared, add_to_mean, in_time},
 };
 use crate::{
     base::{
@@ -57,9 +56,8 @@ enum LastCall {
     /// With what is recorded before a second try: this listener may get the message again while
     /// that try hangs.
     Delete(Option<Settled>),
-    Release(Duration),
-    /// Its get was no attempt.
-    ReleaseUntried(Duration),
+    /// If not `counted`, its get was no attempt.
+    Release { delay: Duration, counted: bool },
 }
 
 /// A slower call has failed, or its outcome is unknown.
@@ -164,7 +162,7 @@ impl InFlightMessage<'_> {
             lost: self.lost.clone(),
         };
         let began = Instant::now();
-        let running = shared.handlings.begin(shared.clock.now());
+        let running = shared.handlings.begin(&self.message.id, shared.clock.now());
         tracing::debug!("the handler begins");
         shared.hook((), |hooks| hooks.on_start(self.message));
         let end = self.run_handler(handler, delivery, began).await;
@@ -307,9 +305,10 @@ impl InFlightMessage<'_> {
         let give_up = instant_after(Instant::now(), DELETE_DEADLINE);
         let deletes = matches!(call, LastCall::Delete(_));
         // A delete that hangs leaves time for a renewal.
-        let patience = match deletes {
-            true => (timeout / RENEW_AFTER).clamp(SHORTEST_CALL, LONGEST_CALL),
-            false => LONGEST_CALL,
+        let patience = if deletes {
+            (timeout / RENEW_AFTER).clamp(SHORTEST_CALL, LONGEST_CALL)
+        } else {
+            LONGEST_CALL
         };
         let mut retry = RetryState::new(&RETRIES, RetryOn::Temporary);
         loop {
@@ -317,8 +316,11 @@ impl InFlightMessage<'_> {
             let called = in_time(patience, "the queue", async {
                 match call {
                     LastCall::Delete(_) => queue.delete(receipt).await.map(|()| false),
-                    LastCall::Release(delay) => queue.release(receipt, delay).await.map(|()| false),
-                    LastCall::ReleaseUntried(delay) => queue.release_untried(receipt, delay).await,
+                    LastCall::Release {
+                        delay,
+                        counted: true,
+                    } => queue.release(receipt, delay).await.map(|()| false),
+                    LastCall::Release { delay, .. } => queue.release_untried(receipt, delay).await,
                 }
             });
             let error = match called.await {
@@ -396,11 +398,7 @@ impl InFlightMessage<'_> {
     /// Releases the message: it becomes visible after a delay, which is reported to the relay.
     async fn release(&mut self, delay: Duration, counted: bool) {
         let delay = delay.min(self.shared.queue.limits().delay);
-        let call = match counted {
-            true => LastCall::Release(delay),
-            false => LastCall::ReleaseUntried(delay),
-        };
-        let (outcome, in_doubt) = self.finish(call).await;
+        let (outcome, in_doubt) = self.finish(LastCall::Release { delay, counted }).await;
         match outcome {
             Ok(is_removed) => {
                 if is_removed {

@@ -14,9 +14,9 @@ use tokio::{sync::Semaphore, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
-    batch::{Handlers, Run},
     budget::Slot,
     delivery::deliver,
+    handler::{Handlers, Run},
     hooks::Action,
     poison::Arrival,
     shared::{Core, Shared, in_time},

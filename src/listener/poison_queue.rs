@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_message_stays_and_a_moved_one_is_not_moved_again() {
+    async fn a_failed_put_ends_the_move_and_loses_nothing() {
         let poison = queue("orders-poison");
         let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
@@ -326,8 +326,8 @@ mod tests {
         orders.fail(Call::Put, 1, away);
         let failed = redrive(&poison, &orders, &RedriveOptions::default()).await;
         assert_eq!(failed.expect_err("one").kind(), ErrorKind::Unavailable);
-        assert_eq!(poison.depth().await.expect("in memory"), 1);
-        assert_eq!(orders.depth().await.expect("in memory"), 2);
+        assert_eq!(poison.depth().await.expect("in memory"), 3);
+        assert_eq!(orders.depth().await.expect("in memory"), 0);
     }
 
     #[tokio::test]
@@ -335,8 +335,7 @@ mod tests {
         let poison = queue("orders-poison");
         let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
-        // Each of them once, as of one request; then the first one again.
-        orders.fail(Call::Put, 4, Error::invalid("body", "must be text"));
+        orders.fail(Call::Put, 1, Error::invalid("body", "must be text"));
         let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
         let done = done.expect("moved");
         assert_eq!((done.moved, done.left), (2, 1));

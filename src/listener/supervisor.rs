@@ -9,8 +9,7 @@ use tokio::sync::watch;
 use super::{
     dequeue,
     hooks::Action,
-    shared::{Shared, in_time},
-    state::add_to_mean,
+    shared::{Shared, add_to_mean, in_time},
 };
 use crate::{
     base::{
@@ -101,9 +100,8 @@ impl Supervisor {
     fn follow_pause(&mut self) {
         let Some(relay) = &mut self.relay else { return };
         let was_paused = relay.paused;
-        relay.paused = self.shared.scaler(|scaler, now, _| match was_paused {
-            true => scaler.is_paused(),
-            false => scaler.is_pause_complete(now),
+        relay.paused = self.shared.scaler(|scaler, now, _| {
+            scaler.is_pause_complete(now) || (was_paused && scaler.is_paused())
         });
         if relay.paused != was_paused {
             relay.wakes.pause(relay.paused);

@@ -111,13 +111,6 @@ struct Queue {
     look_at: Tick,
     /// When messages are visible that the relay may have forgotten.
     visible_at: Tick,
-    /// The depth before the run that ended last, until the next reading.
-    before: Option<u64>,
-    /// Runs in a row that ended with no fewer messages than before.
-    fruitless: u32,
-    /// When the depth starts workers again after such runs.
-    again_at: Tick,
-    pauses: Backoff,
 }
 
 #[derive(Debug)]
@@ -138,7 +131,6 @@ struct Worker {
     credit: u64,
     /// Messages that it took on after its start.
     late: u64,
-    depth: Option<u64>,
     /// The newest wake-up of its queue.
     woken_at: Tick,
     ending: bool,
@@ -169,8 +161,6 @@ const DEPTH_EVERY: Duration = Duration::from_secs(5);
 /// How long the machine's signals are believed, and how long a machine without room waits.
 const ROOM_FOR: Duration = Duration::from_secs(1);
 const NO_ROOM_FOR: Duration = Duration::from_secs(5);
-/// Runs without progress before the depth alone starts no further one for a while.
-const FRUITLESS: u32 = 3;
 
 impl AgentMachine {
     /// Makes the machine of an agent for so many queues.
@@ -197,19 +187,16 @@ impl AgentMachine {
             query: DepthQuery::Idle,
             look_at: Tick::NEVER,
             visible_at: Tick::NEVER,
-            before: None,
-            fruitless: 0,
-            again_at: Tick::NEVER,
-            pauses: Backoff::new(FAILED.0, FAILED.1),
         };
         let mut machine = Self {
             slots: (0..config.max).map(|_| slot()).collect(),
             queues: (0..queues).map(|_| queue()).collect(),
             is_pushed: false,
             epoch: None,
-            room: match has_signals {
-                true => Room::No(now),
-                false => Room::Yes(Tick::NEVER),
+            room: if has_signals {
+                Room::No(now)
+            } else {
+                Room::Yes(Tick::NEVER)
             },
             stopped: false,
             rng,
@@ -304,7 +291,16 @@ impl AgentMachine {
         }
         if is_new && self.epoch.as_ref() != Some(&link.epoch) {
             self.epoch = Some(Arc::clone(&link.epoch));
-            self.look_when_visible(now);
+            // It may have restarted, and forgotten when hidden messages become visible: those of
+            // workers that died are visible after the time-out.
+            let span = self.config.visibility_timeout;
+            for queue in self
+                .queues
+                .iter_mut()
+                .filter(|_| !planted!(AgentTrustsTimers))
+            {
+                queue.visible_at = now + span + jitter(span / 2, &mut self.rng);
+            }
         }
         if std::mem::replace(&mut self.is_pushed, is_pushed) != is_pushed {
             self.plan_looks(now);
@@ -314,11 +310,7 @@ impl AgentMachine {
     /// A wake-up of a queue arrived, for so many messages.
     pub(crate) fn on_wake_up(&mut self, queue: usize, sequence: u64, messages: u64, now: Tick) {
         let newest = self.count_look(queue, now);
-        let one = &mut self.queues[queue];
-        one.reporter.on_wake_up(sequence, newest);
-        if messages > 0 {
-            one.forget_fruitless();
-        }
+        self.queues[queue].reporter.on_wake_up(sequence, newest);
         self.claim(queue, messages, now);
     }
 
@@ -352,42 +344,23 @@ impl AgentMachine {
         }
     }
 
-    /// The depth of a queue was read, or could not be. Returns whether workers end without progress.
-    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) -> bool {
+    /// The depth of a queue was read, or could not be.
+    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) {
         let running = self.running(queue);
+        let wanted = depth.map_or(0, |depth| self.wanted(depth).saturating_sub(running));
+        let messages = (wanted as u64).saturating_mul(self.config.per.into());
         let one = &mut self.queues[queue];
         one.query = DepthQuery::Idle;
-        let Some(depth) = depth else {
+        one.unclaimed = one.unclaimed.max(messages);
+        if let Some(depth) = depth {
+            one.depth = Some((depth, now));
+        } else if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
             // A look by a worker shows what the depth does not.
-            if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
-                one.unclaimed = one.unclaimed.max(1);
-            }
-            self.put_off_ends(queue, now);
-            return false;
-        };
-        one.depth = Some((depth, now));
-        match one.before.take() {
-            Some(before) if depth >= before && depth > 0 => one.fruitless += 1,
-            None if depth > 0 => {}
-            _ => one.forget_fruitless(),
+            one.unclaimed = one.unclaimed.max(1);
         }
-        let mut waits = false;
-        if one.fruitless >= FRUITLESS {
-            // The messages may be in other hands: they are looked for, less and less often.
-            waits = one.again_at == Tick::NEVER;
-            if waits {
-                one.again_at = now + one.pauses.next(&mut self.rng);
-            }
-        } else {
-            let wanted = self.wanted(depth).saturating_sub(running);
-            let messages = (wanted as u64).saturating_mul(self.config.per.into());
-            let one = &mut self.queues[queue];
-            one.unclaimed = one.unclaimed.max(messages);
-        }
-        if depth > 0 {
+        if depth != Some(0) {
             self.put_off_ends(queue, now);
         }
-        waits
     }
 
     /// The machine has room for a worker, or has none.
@@ -514,7 +487,6 @@ impl AgentMachine {
             covers,
             credit: per - claimed,
             late: 0,
-            depth: one.depth.map(|(depth, _)| depth),
             woken_at: now,
             ending: false,
             is_cut: false,
@@ -524,29 +496,29 @@ impl AgentMachine {
 
     fn drained(&mut self, worker: Worker, now: Tick) {
         let queue = worker.queue;
-        let is_busy = self.workers().any(|other| other.queue == queue);
+        let newest = self.queues[queue].newest;
+        let others = || self.workers().filter(|other| other.queue == queue);
+        let is_busy = others().next().is_some();
+        let looks = others().any(|other| other.covers.wake_count >= newest);
         let one = &mut self.queues[queue];
         if worker.covers.wake_count >= one.covered.wake_count {
             one.covered = worker.covers;
         }
-        let covers_all = one.covered.wake_count >= one.newest;
+        let covers_all = one.covered.wake_count >= newest;
         if covers_all || planted!(AgentForgetsLate) {
             one.unclaimed = 0;
         } else {
             // It may have read the queue before these came.
             one.unclaimed = one.unclaimed.saturating_add(worker.late);
-            self.ensure_look(queue);
+            if newest > one.returned && !looks {
+                // A worker must look that begins after the newest wake-up.
+                one.unclaimed = one.unclaimed.max(1);
+            }
         }
-        let one = &mut self.queues[queue];
         if covers_all && !is_busy {
             one.reporter.drained(one.covered, now);
         }
         self.left(queue);
-        let one = &mut self.queues[queue];
-        if self.has_depth && self.config.idle.is_none() {
-            one.before = worker.depth;
-            one.query.want();
-        }
     }
 
     /// A worker ended with messages in its hands, as far as is known.
@@ -573,17 +545,6 @@ impl AgentMachine {
         one.reporter.add_hidden(Duration::ZERO, now);
     }
 
-    /// Makes sure that a worker looks which began after the newest wake-up.
-    fn ensure_look(&mut self, queue: usize) {
-        let one = &self.queues[queue];
-        let looks = |other: &Worker| other.queue == queue && other.covers.wake_count >= one.newest;
-        let known = one.covered.wake_count.max(one.returned);
-        if one.newest > known && !self.workers().any(looks) {
-            let one = &mut self.queues[queue];
-            one.unclaimed = one.unclaimed.max(1);
-        }
-    }
-
     /// Looks without a wake-up: the relay is away, or a check is due.
     fn look_where_due(&mut self, now: Tick) {
         for queue in 0..self.queues.len() {
@@ -594,27 +555,12 @@ impl AgentMachine {
             if one.visible_at <= now {
                 one.visible_at = Tick::NEVER;
             }
-            if one.again_at <= now {
-                // One run, which counts again.
-                (one.again_at, one.fruitless) = (Tick::NEVER, FRUITLESS - 1);
-            }
             self.count_look(queue, now);
-            match self.has_depth {
-                true => self.queues[queue].query.want(),
-                false => self.claim(queue, 0, now),
+            if self.has_depth {
+                self.queues[queue].query.want();
+            } else {
+                self.claim(queue, 0, now);
             }
-        }
-    }
-
-    /// The relay may have restarted, and forgotten when hidden messages become visible: those of workers
-    /// that died are visible after the time-out.
-    fn look_when_visible(&mut self, now: Tick) {
-        if planted!(AgentTrustsTimers) {
-            return;
-        }
-        let span = self.config.visibility_timeout;
-        for queue in &mut self.queues {
-            queue.visible_at = now + span + jitter(span / 2, &mut self.rng);
         }
     }
 
@@ -781,12 +727,6 @@ fn workers_of(slots: &mut [Slot], queue: usize) -> impl Iterator<Item = &mut Wor
 impl Queue {
     /// Returns when a look without a wake-up is due.
     fn next_look(&self) -> Tick {
-        self.look_at.min(self.visible_at).min(self.again_at)
-    }
-
-    fn forget_fruitless(&mut self) {
-        self.fruitless = 0;
-        self.again_at = Tick::NEVER;
-        self.pauses.reset();
+        self.look_at.min(self.visible_at)
     }
 }
