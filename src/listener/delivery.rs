@@ -286,11 +286,8 @@ impl InFlightMessage<'_> {
                 self.report_return();
             }
             // The listener that got it since handles it once more; there is nothing to do here.
-            Err(_) if !in_doubt => {
-                if !self.taken_elsewhere {
-                    self.on_lost();
-                }
-            }
+            Err(_) if !in_doubt && !self.taken_elsewhere => self.on_lost(),
+            Err(_) if !in_doubt => {}
             // Or an earlier try has deleted it, and its answer was lost.
             _ if settled == Settled::Handled => self.shared.count(|stats| stats.handled += 1),
             _ => {}

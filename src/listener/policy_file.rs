@@ -219,7 +219,7 @@ pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
             assumed: None,
             ..
         } => {
-            let steps = keys.steps.unwrap_or(vec![(100, 10), (1_000, 50)]);
+            let steps = keys.steps.unwrap_or_else(|| vec![(100, 10), (1_000, 50)]);
             let policy = StepPolicy::new(steps, most).map_err(|error| error.message().to_owned())?;
             Ok(Arc::new(policy))
         }
