@@ -10,7 +10,11 @@ pub mod duration;
 #[cfg(feature = "console")]
 pub(crate) mod eviction;
 pub(crate) mod fault;
-#[cfg(any(feature = "relay", feature = "tls"))]
+#[cfg(any(feature = "policy-file", feature = "relay", feature = "tls"))]
+#[cfg_attr(
+    not(any(feature = "relay", feature = "tls")),
+    allow(dead_code, reason = "a policy file is no setting")
+)]
 pub(crate) mod file;
 #[cfg(any(feature = "listener", feature = "sqlite", feature = "store"))]
 pub(crate) mod fnv;

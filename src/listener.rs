@@ -7,7 +7,6 @@
 //! [`WakeStream`](crate::WakeStream) and any [`Notifier`](crate::Notifier).
 
 pub mod agent;
-mod batch;
 mod budget;
 mod builder;
 mod config;
@@ -24,14 +23,12 @@ mod poison_queue;
 pub(crate) mod policy_file;
 pub mod scaling;
 mod shared;
-mod split;
-mod state;
 mod stream;
 mod supervisor;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "console")]
 pub use self::console::ListenerConsole;
@@ -39,15 +36,17 @@ pub use self::console::ListenerConsole;
 pub use self::policy_file::PolicyFile;
 use self::shared::Shared;
 pub use self::{
-    batch::{BatchFailures, BatchHandler},
     budget::Budget,
     builder::ListenerBuilder,
     config::ListenerConfig,
-    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
+    handler::{
+        BatchFailures, BatchHandler, Delivery, Handler, HandlerError, HandlerResult, Postponed,
+        Rejected, RetryAfter,
+    },
     hooks::{Action, HandlingEnd, Hooks, ListenerError},
     listeners::{Listeners, ListenersBuilder},
     poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
-    state::{ListenerMonitor, ListenerStats, QueryState},
+    shared::{ListenerMonitor, ListenerStats, QueryState},
     stream::{Messages, Received},
 };
 pub use crate::listener::scaling::ListenerMode;
@@ -81,6 +80,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct Listener {
     shared: Arc<Shared>,
     tasks: Arc<Scope>,
@@ -102,10 +102,8 @@ impl Listener {
 
     /// Starts `count` more dequeue tasks, up to the limit. They end when there is no work.
     pub fn start_listener(&self, count: usize) {
-        let woken_early = self
-            .shared
-            .with_core(|core, now| core.scaler.start_more(count, now));
-        self.shared.notify_changed(woken_early);
+        self.shared
+            .change(|scaler, now, _| scaler.start_more(count, now));
     }
 
     /// Gets no more messages until [`Listener::resume`]; messages that it holds are handled to
@@ -113,14 +111,13 @@ impl Listener {
     /// the last message is handled, a wake-up that a [group](crate::SubscribeOptions::group) shares
     /// may go to this listener first, and to another member a second later.
     pub fn pause(&self) {
-        self.shared.with_core(|core, _| core.scaler.pause());
+        self.shared.scaler(|scaler, _, _| scaler.pause());
         self.shared.changed.notify_one();
     }
 
     /// Continues after [`Listener::pause`]: polls the queue at once, and receives wake-ups again.
     pub fn resume(&self) {
-        let woken_early = self.shared.with_core(|core, now| core.scaler.resume(now));
-        self.shared.notify_changed(woken_early);
+        self.shared.change(|scaler, now, _| scaler.resume(now));
     }
 
     /// Sets the maximum number of dequeue tasks from now on, instead of
@@ -135,10 +132,8 @@ impl Listener {
             return Err(Error::invalid("max_tasks", "must be at least 1"));
         }
         let most = max_tasks.min(self.shared.config.budget.slots());
-        let woken_early = self
-            .shared
-            .with_core(|core, now| core.scaler.set_max_tasks(most, now));
-        self.shared.notify_changed(woken_early);
+        self.shared
+            .change(|scaler, now, _| scaler.set_max_tasks(most, now));
         Ok(())
     }
 
@@ -162,7 +157,7 @@ impl Listener {
 
     /// Returns a monitor of this listener, for metrics.
     pub fn monitor(&self) -> ListenerMonitor {
-        ListenerMonitor::new(&self.shared)
+        ListenerMonitor(Arc::clone(&self.shared))
     }
 
     /// Gets no more messages and waits for the handlers, at most for [`ListenerConfig::grace`].
@@ -191,16 +186,10 @@ impl Listener {
     async fn reports_answered(&self) {
         while self
             .shared
-            .with_core(|core, now| core.scaler.has_pending_report(now))
+            .scaler(|scaler, now, _| scaler.has_pending_report(now))
         {
             self.shared.changed.notify_one();
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-    }
-}
-
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
     }
 }

@@ -13,14 +13,14 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, future::pending, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::machine::{AgentMachine, AgentReport, Ended, MachineConfig, Step};
+pub(crate) use self::machine::{AgentMachine, AgentReport, MachineConfig, Step};
 pub use self::{
     central::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
     machine::Away,
@@ -28,11 +28,11 @@ pub use self::{
 use crate::{
     base::clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
-    listener::scaling::ScalePolicy,
+    listener::{scaling::ScalePolicy, shared::in_time},
     queue::WorkQueue,
     types::{
         ConnectionState, GroupName, LinkState, ListenerId, QueueAddress, Report, SubscribeOptions,
-        WakeReason, WakeStream, check_delay,
+        WakeReason, WakeStream, WorkDetected, check_delay,
     },
 };
 
@@ -125,22 +125,16 @@ pub struct Agent {
     /// The stream was refused for good.
     is_refused: bool,
     ends: Vec<CancellationToken>,
-    running: Tasks<(usize, WorkerEnd)>,
-    depths: Tasks<(usize, Result<u64>)>,
-    reports: Tasks<(usize, u64, Result<()>)>,
-    room: Tasks<Option<String>>,
+    /// The workers, and the calls without an answer.
+    running: FuturesUnordered<BoxFuture<'static, Event>>,
     /// Why there was no room.
     no_room: Option<String>,
 }
 
-type Tasks<T> = FuturesUnordered<BoxFuture<'static, T>>;
-
 /// The most workers of an agent.
 pub const MAX_WORKERS: usize = 10_000;
-/// A slower depth query, or report, has failed.
+/// A slower depth query, or report, has failed; slower signals leave no room.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Slower signals leave no room.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the last reports when the agent ends.
 const LAST_REPORTS: Duration = Duration::from_secs(2);
 /// Wait before a refused subscription is tried again.
@@ -148,7 +142,7 @@ const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 
 enum Event {
     Link,
-    Work(Option<Result<crate::types::WorkDetected>>),
+    Work(Option<Result<WorkDetected>>),
     Ended(usize, WorkerEnd),
     Depth(usize, Result<u64>),
     Reported(usize, u64, Result<()>),
@@ -251,10 +245,7 @@ impl Agent {
             ends: vec![CancellationToken::new(); config.max],
             link: wakes.link(),
             wakes: Box::new(wakes),
-            running: Tasks::new(),
-            depths: Tasks::new(),
-            reports: Tasks::new(),
-            room: Tasks::new(),
+            running: FuturesUnordered::new(),
             is_refused: false,
             no_room: None,
             clock,
@@ -281,12 +272,7 @@ impl Agent {
             if stopping && self.machine.active() == 0 {
                 last_reports.get_or_insert_with(|| Instant::now() + LAST_REPORTS);
             }
-            let over = async {
-                match last_reports {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => pending().await,
-                }
-            };
+            let over = tokio::time::sleep_until(last_reports.unwrap_or_else(Instant::now));
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled(), if !stopping => {
@@ -294,7 +280,7 @@ impl Agent {
                     self.machine.stop();
                     continue;
                 }
-                () = over => return Ok(()),
+                () = over, if last_reports.is_some() => return Ok(()),
                 event = self.next_event(until) => event,
             };
             self.on_event(event)?;
@@ -302,24 +288,12 @@ impl Agent {
     }
 
     async fn next_event(&mut self, until: Tick) -> Event {
-        let clock = &self.clock;
-        let elapsed = async {
-            match until {
-                Tick::NEVER => pending().await,
-                until => tokio::time::sleep_until(clock.instant(until)).await,
-            }
-        };
         tokio::select! {
             biased;
             Ok(()) = self.link.changed() => Event::Link,
             work = self.wakes.next(), if !self.is_refused => Event::Work(work),
-            (slot, end) = some(&mut self.running) => Event::Ended(slot, end),
-            (queue, depth) = some(&mut self.depths) => Event::Depth(queue, depth),
-            (queue, stream, answer) = some(&mut self.reports) => {
-                Event::Reported(queue, stream, answer)
-            }
-            why = some(&mut self.room) => Event::Room(why),
-            () = elapsed => Event::Elapsed,
+            Some(event) = self.running.next() => event,
+            () = tokio::time::sleep_until(self.clock.instant(until)) => Event::Elapsed,
         }
     }
 
@@ -329,15 +303,10 @@ impl Agent {
             Event::Link => self.follow_link(),
             Event::Work(work) => return self.on_work(work),
             Event::Ended(slot, end) => {
-                let ended = match end {
-                    WorkerEnd::Done => Ended::Drained,
-                    WorkerEnd::Unfinished => Ended::Unfinished,
-                    WorkerEnd::Failed(why) => {
-                        tracing::warn!(slot, why, "a worker failed; its slot rests");
-                        Ended::Failed
-                    }
-                };
-                self.machine.on_ended(slot, ended, now);
+                if let WorkerEnd::Failed(why) = &end {
+                    tracing::warn!(slot, why, "a worker failed; its slot rests");
+                }
+                self.machine.on_ended(slot, &end, now);
                 tracing::info!(slot, running = self.machine.active(), "a worker ended");
             }
             Event::Depth(queue, depth) => {
@@ -355,11 +324,9 @@ impl Agent {
             }
             Event::Reported(queue, stream, answer) => {
                 let kind = answer.as_ref().err().map(Error::kind);
-                let is_away = matches!(
-                    kind,
-                    Some(ErrorKind::NotFound | ErrorKind::Unavailable) | None
-                );
-                if let (Err(error), false) = (&answer, is_away) {
+                if let Err(error) = &answer
+                    && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable)
+                {
                     let queue = &self.queues[queue].address;
                     tracing::warn!(%queue, %error, "the relay refused a report");
                 }
@@ -381,7 +348,7 @@ impl Agent {
         Ok(())
     }
 
-    fn on_work(&mut self, work: Option<Result<crate::types::WorkDetected>>) -> Result<()> {
+    fn on_work(&mut self, work: Option<Result<WorkDetected>>) -> Result<()> {
         // The wake-up may have come together with its stream's Welcome.
         if self.link.has_changed().unwrap_or_default() {
             self.follow_link();
@@ -435,21 +402,18 @@ impl Agent {
                 Step::End { slot } => self.ends[slot].cancel(),
                 Step::AskRoom => {
                     let workers = Arc::clone(&self.workers);
-                    self.room.push(Box::pin(async move {
-                        let asked = tokio::time::timeout(ROOM_TIMEOUT, workers.no_room()).await;
-                        asked.unwrap_or_else(|_| Some("the signals took too long".to_owned()))
+                    self.running.push(Box::pin(async move {
+                        let asked = tokio::time::timeout(CALL_TIMEOUT, workers.no_room()).await;
+                        let late = |_| Some("the signals took too long".to_owned());
+                        Event::Room(asked.unwrap_or_else(late))
                     }));
                 }
                 Step::QueryDepth { queue } => {
-                    let depth = self.queues[queue].depth.clone();
-                    self.depths.push(Box::pin(async move {
-                        let Some(of) = depth else {
-                            return (queue, Err(Error::new(ErrorKind::Unsupported, "no depth")));
-                        };
-                        let read = tokio::time::timeout(CALL_TIMEOUT, of.depth()).await;
-                        let late = "the depth was not read in time";
-                        let late = || Err(Error::new(ErrorKind::Timeout, late));
-                        (queue, read.unwrap_or_else(|_| late()))
+                    let of = self.queues[queue].depth.clone();
+                    let of = of.expect("the machine knows that it can be read");
+                    self.running.push(Box::pin(async move {
+                        let depth = in_time(CALL_TIMEOUT, "the depth query", of.depth()).await;
+                        Event::Depth(queue, depth)
                     }));
                 }
                 Step::Report { queue, report } => self.report(queue, &report),
@@ -469,9 +433,9 @@ impl Agent {
         let running = self.machine.active();
         tracing::info!(slot, queue = %worker.queue, reason = ?worker.reason, running, "a worker starts");
         let workers = Arc::clone(&self.workers);
-        self.running.push(Box::pin(
-            async move { (slot, workers.run(worker, end).await) },
-        ));
+        self.running.push(Box::pin(async move {
+            Event::Ended(slot, workers.run(worker, end).await)
+        }));
     }
 
     fn report(&mut self, queue: usize, report: &AgentReport) {
@@ -490,19 +454,8 @@ impl Agent {
             busy_for: report.since.map(|at| now.since(at)),
             ..Report::new(self.queues[queue].address.clone())
         };
-        let sent = self.wakes.report(message);
-        self.reports.push(Box::pin(async move {
-            let late = Error::new(ErrorKind::Timeout, "the report was not answered in time");
-            let answer = tokio::time::timeout(CALL_TIMEOUT, sent).await;
-            (queue, stream, answer.unwrap_or(Err(late)))
-        }));
-    }
-}
-
-/// Waits for the next task that ends; for ever without one.
-async fn some<T>(tasks: &mut Tasks<T>) -> T {
-    match tasks.next().await {
-        Some(ended) => ended,
-        None => pending().await,
+        let sent = in_time(CALL_TIMEOUT, "the report", self.wakes.report(message));
+        let sent = sent.map(move |answer| Event::Reported(queue, stream, answer));
+        self.running.push(Box::pin(sent));
     }
 }

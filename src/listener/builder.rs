@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use super::{
     BatchHandler, CHECK_TIMEOUT, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig,
     Rejected,
-    batch::Handlers,
-    hooks::{AnyHooks, CatchPanics, NoHooks},
-    shared::Shared,
+    handler::{Handlers, erased},
+    hooks::NoHooks,
+    shared::{Shared, in_time},
     supervisor::{RelayLink, Supervisor},
 };
 use crate::{
@@ -25,9 +25,8 @@ pub struct ListenerBuilder {
     pub(super) wakes: Option<Box<dyn WakeStream>>,
     pub(super) publisher: Option<Arc<dyn Notifier>>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
-    pub(super) hooks: AnyHooks,
+    pub(super) hooks: Arc<dyn Hooks>,
     pub(super) config: ListenerConfig,
-    pub(super) is_checked: bool,
 }
 
 impl ListenerBuilder {
@@ -39,7 +38,6 @@ impl ListenerBuilder {
             poison: None,
             hooks: Arc::new(NoHooks),
             config: ListenerConfig::default(),
-            is_checked: false,
         }
     }
 
@@ -69,7 +67,7 @@ impl ListenerBuilder {
     /// Sets hooks that observe the listener and decide what an idle task does.
     #[must_use]
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(CatchPanics::new(hooks));
+        self.hooks = Arc::new(hooks);
         self
     }
 
@@ -88,7 +86,7 @@ impl ListenerBuilder {
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
     /// refuses the credentials. A queue that cannot be reached at the moment is no error.
     pub async fn start(self, handler: impl Handler) -> Result<Listener> {
-        self.launch(Handlers::Each(Arc::new(handler))).await
+        self.launch(Handlers::Each(erased(handler))).await
     }
 
     /// Starts the listener with a handler that receives all messages of a get at once;
@@ -97,7 +95,7 @@ impl ListenerBuilder {
     /// # Errors
     /// As [`ListenerBuilder::start`].
     pub async fn start_batches(self, handler: impl BatchHandler) -> Result<Listener> {
-        self.launch(Handlers::Together(Arc::new(handler))).await
+        self.launch(Handlers::together(handler)).await
     }
 
     /// Starts the listener with a handler of values that messages hold as JSON. A message that does
@@ -141,38 +139,48 @@ impl ListenerBuilder {
         self.start(json_handler(handler)).await
     }
 
-    /// Checks the settings, without a call to the queue.
-    pub(super) fn validate(&self) -> Result<ListenerConfig> {
-        let config = self.config.clone().validate(&*self.queue)?;
-        if let Some(poison) = &self.poison {
-            check_poison(&*self.queue, &**poison)?;
-        }
-        Ok(config)
+    async fn launch(mut self, handlers: Handlers) -> Result<Listener> {
+        self.validate()?;
+        reach(&*self.queue).await?;
+        Ok(self.spawn(handlers))
     }
 
-    pub(super) async fn launch(mut self, handlers: Handlers) -> Result<Listener> {
+    /// Checks and completes the settings, without a call to the queue.
+    pub(super) fn validate(&mut self) -> Result<()> {
+        self.config = self.config.clone().validate(&*self.queue)?;
+        let own = self.queue.address();
+        // A message that is moved to its own queue would return each time in one more envelope.
+        if self
+            .poison
+            .as_ref()
+            .is_some_and(|poison| poison.address() == own)
+        {
+            let rule = format_args!(
+                "must be a queue of another address than `{own}`, the address that is read"
+            );
+            return Err(Error::invalid("poison", rule));
+        }
+        Ok(())
+    }
+
+    pub(super) fn spawn(mut self, handlers: Handlers) -> Listener {
         if matches!(handlers, Handlers::Together(_)) {
             self.config.concurrency = 0;
         }
-        self.config = self.validate()?;
-        if !self.is_checked {
-            check(&*self.queue).await?;
-        }
         let relay = self.wakes.take().map(RelayLink::new);
         let shared = Arc::new(Shared::new(self, handlers, relay.is_some()));
-        let tasks = Arc::new(Scope::new());
-        let supervisor = Scope::new();
+        let (tasks, supervisor) = (Arc::new(Scope::new()), Scope::new());
         let run = Supervisor {
             shared: Arc::clone(&shared),
             scope: Arc::clone(&tasks),
             relay,
         };
         supervisor.spawn(run.run());
-        Ok(Listener {
+        Listener {
             shared,
             tasks,
             supervisor,
-        })
+        }
     }
 }
 
@@ -190,31 +198,23 @@ where
     }
 }
 
-/// A message that is moved to its own queue would return each time in one more envelope.
-fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<()> {
-    let own = queue.address();
-    if poison.address() != own {
-        return Ok(());
-    }
-    let rule =
-        format_args!("must be a queue of another address than `{own}`, the address that is read");
-    Err(Error::invalid("poison", rule))
-}
-
 /// Checks that the queue exists and accepts the credentials.
-pub(super) async fn check(queue: &dyn WorkQueue) -> Result<()> {
-    let Ok(depth) = tokio::time::timeout(CHECK_TIMEOUT, queue.depth()).await else {
-        tracing::warn!(%queue, "the queue does not answer; the listener tries again");
-        return Ok(());
-    };
-    match depth.map_err(|error| (error.kind(), error)) {
-        Ok(_) => Ok(()),
-        Err((ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid, error)) => Err(error),
-        Err((_, error)) => {
+pub(super) async fn reach(queue: &dyn WorkQueue) -> Result<()> {
+    match in_time(CHECK_TIMEOUT, "the first depth query", queue.depth()).await {
+        Ok(_) => {}
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid
+            ) =>
+        {
+            return Err(error);
+        }
+        Err(error) => {
             tracing::warn!(%queue, %error, "the queue cannot be read; the listener tries again");
-            Ok(())
         }
     }
+    Ok(())
 }
 
 impl fmt::Debug for ListenerBuilder {

@@ -25,8 +25,7 @@ pub struct ListenerConfig {
     pub dequeue_interval: Duration,
     /// How long a get hides a message. It is renewed during the handling, so it need not cover the
     /// handling: it is the time after which the message of a crashed process becomes visible. It is
-    /// renewed after a third of this time, during a long handling after half of it. Each renewal
-    /// may take a sixth of it.
+    /// renewed after a third of this time. Each renewal may take a sixth of it.
     pub visibility_timeout: Duration,
     /// A slower handler has failed: it is told to end, and the message is retried.
     pub max_handling_time: Duration,
@@ -155,30 +154,21 @@ impl ListenerConfig {
     /// Checks the configuration against a queue; caps values that are too large.
     pub(super) fn validate(mut self, queue: &dyn WorkQueue) -> Result<Self> {
         let limits: QueueLimits = queue.limits();
-        for (field, count) in [
-            ("dequeue_batch_size", self.dequeue_batch_size),
-            ("max_tasks", self.max_tasks),
-            ("max_dequeue_count", self.max_dequeue_count as usize),
+        let (count, span) = ("must be at least 1", "must be above zero");
+        for (field, is_zero, rule) in [
+            ("dequeue_batch_size", self.dequeue_batch_size == 0, count),
+            ("max_tasks", self.max_tasks == 0, count),
+            ("max_dequeue_count", self.max_dequeue_count == 0, count),
+            ("max_handling_time", self.max_handling_time.is_zero(), span),
+            ("away", self.away.is_zero(), span),
+            ("idle.most", self.idle.most.is_zero(), span),
         ] {
-            if count == 0 {
-                return Err(Error::invalid(field, "must be at least 1"));
+            if is_zero {
+                return Err(Error::invalid(field, rule));
             }
         }
-        for (field, span) in [
-            ("max_handling_time", self.max_handling_time),
-            ("away", self.away),
-            ("idle.most", self.idle.most),
-        ] {
-            if span.is_zero() {
-                return Err(Error::invalid(field, "must be above zero"));
-            }
-        }
-        for (field, span) in [("away", &mut self.away), ("idle.most", &mut self.idle.most)] {
-            if *span > MAX_SLEEP {
-                tracing::warn!(%queue, field, "a task that polls sleeps for a day at most");
-                *span = MAX_SLEEP;
-            }
-        }
+        self.away = self.away.min(MAX_SLEEP);
+        self.idle.most = self.idle.most.min(MAX_SLEEP);
         limits.check_visibility(self.visibility_timeout)?;
         if self.dequeue_batch_size > limits.batch {
             tracing::warn!(

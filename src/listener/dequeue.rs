@@ -7,24 +7,24 @@
 //!
 //! [`dequeue_batch_size`]: super::ListenerConfig::dequeue_batch_size
 
-use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{sync::Semaphore, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
-    batch::{Handlers, Run},
     budget::Slot,
-    delivery::{self, ReceivedMessage},
+    delivery::deliver,
+    handler::{Handlers, Run},
     hooks::Action,
     poison::Arrival,
-    shared::Shared,
+    shared::{Core, Shared, in_time},
 };
 use crate::{
     base::clock::wall,
-    error::{Error, ErrorKind, Result},
-    listener::scaling::{AfterEmpty, Begin, Idle, ListenerMode, TaskId},
+    error::Error,
+    listener::scaling::{AfterEmpty, Begin, ListenerMode, TaskId},
     queue::Message,
 };
 
@@ -35,7 +35,7 @@ struct DequeueTask<'a> {
     /// One permit for each message that may be handled at the same time.
     concurrency: &'a Semaphore,
     slot: Option<Slot>,
-    deliveries: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    deliveries: FuturesUnordered<BoxFuture<'a, ()>>,
     /// Runs of a batch handler; each ends together with the deliveries that wait for it.
     runs: FuturesUnordered<Run>,
     /// Another queue waits for the slot: the task gets no more before all its messages are handled.
@@ -63,10 +63,10 @@ pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
 impl DequeueTask<'_> {
     async fn run(mut self) {
         while !self.shared.stopping.is_cancelled() {
-            let sleeps = self
+            let until = self
                 .shared
-                .with_core(|core, now| core.scaler.sleeps_until(self.id, now).is_some());
-            let next = if sleeps {
+                .scaler(|scaler, now, _| scaler.sleeps_until(self.id, now));
+            let next = if until.is_some() {
                 self.sleep().await
             } else {
                 self.poll_queue().await
@@ -101,43 +101,42 @@ impl DequeueTask<'_> {
 
     /// Gets messages for the free places.
     async fn poll_queue(&mut self) -> AfterEmpty {
-        let shared = self.shared;
-        if !self.deliveries.is_empty() && shared.config.budget.should_yield(shared.number) {
-            self.yields_slot = true;
-            shared.with_core(|core, _| core.scaler.stop_polling(self.id));
+        let (shared, config) = (self.shared, &self.shared.config);
+        let held = self.deliveries.len();
+        let yields_slot = held > 0 && config.budget.should_yield(shared.number);
+        // A kept task that was about to end may have no free place.
+        if yields_slot || held >= config.dequeue_batch_size {
+            self.yields_slot |= yields_slot;
+            shared.scaler(|scaler, _, _| scaler.stop_polling(self.id));
             // Another task of this listener may poll instead.
             shared.changed.notify_one();
             return AfterEmpty::Again;
         }
-        if self.deliveries.len() >= shared.config.dequeue_batch_size {
-            // A kept task that was about to end may have no free place.
-            shared.with_core(|core, _| core.scaler.stop_polling(self.id));
-            return AfterEmpty::Again;
-        }
         if self.slot.is_none() {
-            self.slot = acquire(shared).await;
-            if self.slot.is_none() {
-                return AfterEmpty::Again;
-            }
+            self.slot = tokio::select! {
+                slot = config.budget.acquire(shared.number) => Some(slot),
+                () = shared.stopping.cancelled() => return AfterEmpty::Again,
+            };
         }
-        let places = shared.config.dequeue_batch_size - self.deliveries.len();
-        let holds_nothing = self.deliveries.is_empty();
-        let begin = shared.with_core(|core, now| {
-            if holds_nothing {
-                core.scaler.holds_nothing(self.id);
+        let places = config.dequeue_batch_size - held;
+        let begin = shared.scaler(|scaler, now, _| {
+            if held == 0 {
+                scaler.holds_nothing(self.id);
             }
-            core.scaler.begin(self.id, now)
+            scaler.begin(self.id, now)
         });
         match begin {
             Begin::Get => {}
             Begin::Sleep(_) => return AfterEmpty::Again,
             Begin::Leave => return AfterEmpty::Leave,
         }
-        shared.counters.add(|stats| stats.gets += 1);
+        shared.count(|stats| stats.gets += 1);
         let asked = Instant::now();
-        let got = self.while_handling(get(shared, places)).await;
+        let get = shared.queue.get(places, config.visibility_timeout);
+        let get = in_time(GET_TIMEOUT, "the get", get);
+        let got = self.while_handling(get).await;
         if self.deliveries.is_empty() {
-            shared.with_core(|core, _| core.scaler.holds_nothing(self.id));
+            shared.scaler(|scaler, _, _| scaler.holds_nothing(self.id));
         }
         match got {
             Ok(batch) if batch.is_empty() => on_empty(shared, self.id),
@@ -154,13 +153,11 @@ impl DequeueTask<'_> {
     fn start_deliveries(&mut self, batch: Vec<Message>, asked_for: usize, asked: Instant) {
         let shared = self.shared;
         let full = batch.len() >= asked_for;
-        shared
-            .counters
-            .add(|stats| stats.received += batch.len() as u64);
-        let (detected, mode) = shared
-            .with_core(|core, now| (core.scaler.found(self.id, full, now), core.scaler.mode()));
+        shared.count(|stats| stats.received += batch.len() as u64);
+        let (detected, mode) =
+            shared.scaler(|scaler, now, _| (scaler.found(self.id, full, now), scaler.mode()));
         if detected && mode != ListenerMode::Pushed {
-            shared.hooks.on_work_detected(None);
+            shared.hook((), |hooks| hooks.on_work_detected(None));
         }
         let arrivals = arrivals(shared, &batch);
         let alone = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone: true, .. });
@@ -170,13 +167,10 @@ impl DequeueTask<'_> {
         let concurrency = self.concurrency;
         let got = std::iter::zip(batch, arrivals);
         for ((message, arrival), handler) in std::iter::zip(got, handlers) {
-            let got = ReceivedMessage {
-                message,
-                arrival,
-                asked,
-            };
-            let span = delivery::span(shared, &got);
-            let delivery = delivery::deliver(shared, concurrency, got, handler);
+            let (queue, id) = (&shared.queue, &message.id);
+            // All that is logged about a message until it is settled, by its handler too.
+            let span = tracing::info_span!("message", %queue, %id, gets = message.dequeue_count);
+            let delivery = deliver(shared, concurrency, message, arrival, asked, handler);
             self.deliveries.push(Box::pin(delivery.instrument(span)));
         }
         self.use_places();
@@ -194,10 +188,7 @@ impl DequeueTask<'_> {
             return;
         }
         let half = held * 2 <= config.dequeue_batch_size;
-        shared.with_core(|core, now| {
-            let chance = core.chance();
-            core.scaler.places_free(self.id, half, now, chance);
-        });
+        shared.scaler(|scaler, now, chance| scaler.places_free(self.id, half, now, chance));
     }
 
     /// All messages are handled: waits for the interval between two batches, then asks the scaler.
@@ -214,7 +205,7 @@ impl DequeueTask<'_> {
                 () = shared.stopping.cancelled() => {}
             }
         }
-        let next = shared.with_core(|core, now| core.scaler.done(self.id, now));
+        let next = shared.scaler(|scaler, now, _| scaler.done(self.id, now));
         // A poll that waited for a free task comes next.
         shared.changed.notify_one();
         next
@@ -222,7 +213,7 @@ impl DequeueTask<'_> {
 
     /// Awaits a call while the messages in flight are handled.
     async fn while_handling<T>(&mut self, call: impl Future<Output = T>) -> T {
-        tokio::pin!(call);
+        let mut call = pin!(call);
         loop {
             tokio::select! {
                 biased;
@@ -254,12 +245,12 @@ impl DequeueTask<'_> {
 
 /// Sleeps until the scaler's deadline, or until that may have changed.
 async fn sleep(shared: &Shared, id: TaskId) {
-    let woken_early = shared.sleep_changed.notified();
-    tokio::pin!(woken_early);
+    let mut woken_early = pin!(shared.sleep_changed.notified());
     woken_early.as_mut().enable();
     // Read after the signal is enabled. `Tick::NEVER` while the task only handles its messages.
-    let until = shared.with_core(|core, now| core.scaler.sleeps_until(id, now));
-    let Some(until) = until else { return };
+    let Some(until) = shared.scaler(|scaler, now, _| scaler.sleeps_until(id, now)) else {
+        return;
+    };
     tokio::select! {
         () = tokio::time::sleep_until(shared.clock.instant(until)) => {}
         () = woken_early => {}
@@ -267,36 +258,12 @@ async fn sleep(shared: &Shared, id: TaskId) {
     }
 }
 
-async fn acquire(shared: &Shared) -> Option<Slot> {
-    let stopped = shared.stopping.cancelled();
-    tokio::select! {
-        slot = shared.config.budget.acquire(shared.number) => Some(slot),
-        () = stopped => None,
-    }
-}
-
-async fn get(shared: &Shared, places: usize) -> Result<Vec<Message>> {
-    let get = shared.queue.get(places, shared.config.visibility_timeout);
-    tokio::time::timeout(GET_TIMEOUT, get)
-        .await
-        .unwrap_or_else(|_| {
-            let message = format!("`{}` did not answer within {GET_TIMEOUT:?}", shared.queue);
-            Err(Error::new(ErrorKind::Timeout, message))
-        })
-}
-
 /// Asks the hook for a decision, and applies it unless a wake arrived since the get.
 fn on_empty(shared: &Shared, id: TaskId) -> AfterEmpty {
-    shared.counters.add(|stats| stats.empty_gets += 1);
-    let (idle_count, proposed) = shared.with_core(|core, now| {
-        let chance = core.chance();
-        core.scaler.idle(id, now, chance)
-    });
-    let idle: Idle = shared.hooks.on_queue_empty(idle_count, proposed);
-    let next = shared.with_core(|core, now| {
-        let chance = core.chance();
-        core.scaler.after_empty(id, idle, now, chance)
-    });
+    shared.count(|stats| stats.empty_gets += 1);
+    let (idle_count, proposed) = shared.scaler(|scaler, now, chance| scaler.idle(id, now, chance));
+    let idle = shared.hook(proposed, |hooks| hooks.on_queue_empty(idle_count, proposed));
+    let next = shared.scaler(|scaler, now, chance| scaler.after_empty(id, idle, now, chance));
     shared.changed.notify_one();
     next
 }
@@ -306,8 +273,10 @@ fn on_failed(shared: &Shared, id: TaskId, error: Error) -> AfterEmpty {
     shared.report_error(Action::Get, None, error);
     let resolution = shared.queue.limits().resolution;
     let visibility = shared.config.visibility_timeout.saturating_add(resolution);
-    let next =
-        shared.with_core(|core, now| core.scaler.failed(id, kind, visibility, now, &mut core.rng));
+    let next = {
+        let Core { scaler, rng } = &mut *shared.core();
+        scaler.failed(id, kind, visibility, shared.clock.now(), rng)
+    };
     shared.changed.notify_one();
     next
 }

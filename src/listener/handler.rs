@@ -1,14 +1,36 @@
-//! Handlers of messages, and the errors by which they decide about a message.
+//! Handlers of messages and of batches, and the errors by which they decide about a message.
+//!
+//! Each message of a batch has its own `delivery`: it is hidden, deleted and released separately.
+//! The messages of a batch share a channel. The handler of each message sends the message into it, or
+//! is dropped because the message was poisoned or lost before. When no sender is left, the batch
+//! handler runs once for all messages that were sent, and each of them gets the result.
 
-use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error as StdError,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
-use super::{batch::RejectedTogether, poison::Verdict};
-use crate::{base::causes::causes, queue::Message, types::QueueAddress};
+use super::poison::Verdict;
+use crate::{
+    base::{
+        causes::causes,
+        sync::lock,
+        task::{self, TaskOutcome},
+    },
+    queue::{Message, MessageId},
+    types::QueueAddress,
+};
 
 /// Why a handler did not handle a message.
-pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
+pub type HandlerError = Box<dyn StdError + Send + Sync>;
 
 /// The result of a handler: `Ok` deletes the message, an error releases it for a retry.
 pub type HandlerResult = Result<(), HandlerError>;
@@ -77,12 +99,15 @@ struct Mark {
 }
 
 /// A type-erased handler.
-pub(super) type AnyHandler = Arc<dyn ErasedHandler>;
+pub(super) type AnyHandler =
+    Arc<dyn Fn(Delivery) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
 
-pub(super) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
-
-pub(super) trait ErasedHandler: Send + Sync {
-    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_>;
+pub(super) fn erased(handler: impl Handler) -> AnyHandler {
+    let handler = Arc::new(handler);
+    Arc::new(move |delivery| {
+        let handler = Arc::clone(&handler);
+        Box::pin(async move { handler.handle(delivery).await })
+    })
 }
 
 impl Delivery {
@@ -106,46 +131,44 @@ impl Delivery {
 impl Rejected {
     /// Wraps the reason.
     pub fn because(reason: impl Into<HandlerError>) -> Self {
-        Self(Mark {
-            verdict: Verdict::Rejected,
-            reason: reason.into(),
-        })
+        Self(Mark::new(Verdict::Rejected, reason))
     }
 }
 
 impl Postponed {
     /// Releases the message for this delay, at most the queue's longest.
     pub fn by(delay: Duration) -> Self {
-        Self(Mark {
-            verdict: Verdict::Postponed(delay),
-            reason: format!("postponed by {delay:?}").into(),
-        })
+        Self(Mark::new(
+            Verdict::Postponed(delay),
+            format!("postponed by {delay:?}"),
+        ))
     }
 }
 
 impl RetryAfter {
     /// Wraps the reason why this attempt failed.
     pub fn because(delay: Duration, reason: impl Into<HandlerError>) -> Self {
-        Self(Mark {
-            verdict: Verdict::RetryAfter(delay),
-            reason: reason.into(),
-        })
+        Self(Mark::new(Verdict::RetryAfter(delay), reason))
+    }
+}
+
+impl Mark {
+    fn new(verdict: Verdict, reason: impl Into<HandlerError>) -> Self {
+        let reason = reason.into();
+        Self { verdict, reason }
     }
 }
 
 impl Verdict {
     /// Returns the verdict of an error or of the first of its causes that has one.
     pub(super) fn of(error: &HandlerError) -> Self {
-        causes(&**error)
-            .find_map(Self::of_one)
-            .unwrap_or(Self::Retry)
-    }
-
-    fn of_one(error: &(dyn StdError + 'static)) -> Option<Self> {
-        if error.is::<RejectedTogether>() {
-            return Some(Self::RejectedTogether);
-        }
-        error.downcast_ref().map(|mark: &Mark| mark.verdict)
+        let verdict = causes(&**error).find_map(|cause| match cause.downcast_ref::<Mark>() {
+            Some(mark) => Some(mark.verdict),
+            None => cause
+                .is::<RejectedTogether>()
+                .then_some(Self::RejectedTogether),
+        });
+        verdict.unwrap_or(Self::Retry)
     }
 }
 
@@ -171,8 +194,236 @@ where
     }
 }
 
-impl<H: Handler> ErasedHandler for H {
-    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_> {
-        Box::pin(Handler::handle(self, delivery))
+/// Handles messages many at a time. Every `Fn(Vec<Delivery>) -> impl Future<Output =
+/// HandlerResult>` is one.
+pub trait BatchHandler: Send + Sync + 'static {
+    /// Handles the messages of one get together. `Ok` deletes all of them; an error releases all of
+    /// them for a retry. An error that is or wraps [`BatchFailures`] names the messages that
+    /// failed, each with its reason, and the others are deleted. On its last attempt before the
+    /// poison queue a message is a batch by itself, so that it does not take others with it.
+    ///
+    /// [`Rejected`] does not name the bad message among several: all of them are retried,
+    /// each as a batch by itself. Only a message that is rejected alone goes to the poison queue at
+    /// once.
+    fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
+}
+
+/// Which messages of a batch failed, and why; the others are handled.
+///
+/// ```
+/// use reveille::listener::{BatchFailures, Delivery, HandlerResult, Rejected};
+///
+/// async fn import(batch: Vec<Delivery>) -> HandlerResult {
+///     let mut failures = BatchFailures::new();
+///     for delivery in &batch {
+///         if delivery.message.body.is_empty() {
+///             failures.add(delivery, Rejected::because("it is empty"));
+///         }
+///     }
+///     failures.into_result()
+/// }
+/// ```
+///
+/// Each reason decides about its message, as an error of a [`Handler`] does:
+/// [`Rejected`], [`RetryAfter`],
+/// [`Postponed`]. If an id on the list is not of the batch, no message counts as
+/// handled: the whole batch is retried.
+#[derive(Debug, Default, thiserror::Error)]
+#[error("{0}")]
+pub struct BatchFailures(#[source] Failures);
+
+/// The list itself. It is the source of [`BatchFailures`], so that it is found in a wrapped error,
+/// as with other errors that decide about a message.
+#[derive(Debug, Default, thiserror::Error)]
+#[error("messages of a batch failed: {}", ids(.failed))]
+struct Failures {
+    failed: BTreeMap<MessageId, Failure>,
+}
+
+/// Why one message of a batch failed; its delivery takes it once.
+type Failure = Mutex<Option<HandlerError>>;
+
+/// The handler of a listener.
+#[derive(Clone)]
+pub(super) enum Handlers {
+    /// Handles each message separately.
+    Each(AnyHandler),
+    /// Handles the messages of a get together.
+    Together(AnyBatchHandler),
+}
+
+/// A type-erased handler of batches.
+pub(super) type AnyBatchHandler =
+    Arc<dyn Fn(Vec<Delivery>) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
+
+/// The run of a batch; polled concurrently with the deliveries that wait for it.
+pub(super) type Run = BoxFuture<'static, ()>;
+
+/// The error of messages that were rejected together: it is not known which of them is bad.
+#[derive(Debug, thiserror::Error)]
+#[error("rejected with others: {0}")]
+pub(super) struct RejectedTogether(#[source] SharedError);
+
+/// One error that all messages of a batch share; its causes carry the batch's verdict.
+type SharedError = Arc<dyn StdError + Send + Sync>;
+
+/// A message that is ready to be handled.
+struct Entrant {
+    /// The position of the message in the batch.
+    place: usize,
+    delivery: Delivery,
+    answer: oneshot::Sender<HandlerResult>,
+}
+
+/// The error of a run that was dropped.
+const GIVEN_UP: &str = "the batch was given up";
+
+impl BatchFailures {
+    /// Makes a list without a failure.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a failed message; replaces an earlier reason of the same message.
+    pub fn add(&mut self, delivery: &Delivery, reason: impl Into<HandlerError>) {
+        let reason = Mutex::new(Some(reason.into()));
+        self.0.failed.insert(delivery.message.id.clone(), reason);
+    }
+
+    /// Returns whether no message failed.
+    pub fn is_empty(&self) -> bool {
+        self.0.failed.is_empty()
+    }
+
+    /// Returns the result for a batch handler: `Ok` where no message failed.
+    ///
+    /// # Errors
+    /// The list itself, unless it is empty.
+    pub fn into_result(self) -> HandlerResult {
+        if self.is_empty() {
+            Ok(())
+        } else {
+            Err(self.into())
+        }
+    }
+}
+
+impl Failures {
+    /// Returns the list if an error or one of its causes is a list, and all its messages are of the
+    /// batch.
+    fn of<'a>(error: &'a HandlerError, batch: &[MessageId]) -> Option<&'a Self> {
+        let failures = causes(&**error).find_map(|cause| cause.downcast_ref::<Self>())?;
+        let known = |id: &MessageId| batch.contains(id);
+        failures.failed.keys().all(known).then_some(failures)
+    }
+
+    /// Takes the result of one message.
+    fn take(&self, id: &MessageId) -> HandlerResult {
+        let Some(failure) = self.failed.get(id) else {
+            return Ok(());
+        };
+        let reason = lock(failure).take();
+        Err(reason.unwrap_or_else(|| GIVEN_UP.into()))
+    }
+}
+
+fn ids(failed: &BTreeMap<MessageId, Failure>) -> String {
+    let ids: Vec<_> = failed.keys().map(MessageId::as_str).collect();
+    ids.join(", ")
+}
+
+impl Handlers {
+    pub(super) fn together(handler: impl BatchHandler) -> Self {
+        let handler = Arc::new(handler);
+        Self::Together(Arc::new(move |batch| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move { handler.handle(batch).await })
+        }))
+    }
+
+    /// Returns a handler for each message of a batch, and the runs to poll concurrently. Messages
+    /// that are `alone` get a run of their own.
+    pub(super) fn enter(&self, alone: &[bool]) -> (Vec<AnyHandler>, Vec<Run>) {
+        let handler = match self {
+            Self::Each(handler) => return (vec![Arc::clone(handler); alone.len()], Vec::new()),
+            Self::Together(handler) => handler,
+        };
+        let mut runs = Vec::new();
+        let mut new_run = || {
+            let (sender, entrants) = mpsc::unbounded_channel();
+            runs.push(Box::pin(run(Arc::clone(handler), entrants)) as Run);
+            sender
+        };
+        let together = new_run();
+        let places = alone.iter().enumerate();
+        let entries = places
+            .map(|(place, alone)| entry(place, if *alone { new_run() } else { together.clone() }));
+        (entries.collect(), runs)
+    }
+}
+
+/// Returns the handler of one message. Dropping it releases the batch from waiting for the message.
+fn entry(place: usize, batch: mpsc::UnboundedSender<Entrant>) -> AnyHandler {
+    let batch = Mutex::new(Some(batch));
+    Arc::new(move |delivery| {
+        let (answer, answered) = oneshot::channel();
+        if let Some(batch) = lock(&batch).take() {
+            let _ = batch.send(Entrant {
+                place,
+                delivery,
+                answer,
+            });
+        }
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(GIVEN_UP.into())) })
+    })
+}
+
+/// Waits until no sender is left, handles the batch, and sends each message its result.
+async fn run(handler: AnyBatchHandler, mut entering: mpsc::UnboundedReceiver<Entrant>) {
+    let mut entrants = Vec::new();
+    while let Some(entrant) = entering.recv().await {
+        entrants.push(entrant);
+    }
+    if entrants.is_empty() {
+        return;
+    }
+    // Entrants come in the order of their tasks; the batch has the order of the get.
+    entrants.sort_unstable_by_key(|one| one.place);
+    let entrants = entrants.into_iter().map(|one| (one.delivery, one.answer));
+    let (batch, answers): (Vec<_>, Vec<_>) = entrants.unzip();
+    let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
+    let span = tracing::info_span!("batch", queue = %batch[0].queue, messages = batch.len());
+    let outcome = match task::spawn_scoped(handler(batch).instrument(span)).await {
+        TaskOutcome::Done(outcome) => outcome,
+        TaskOutcome::Panicked(text) => Err(format!("panicked: {text}").into()),
+    };
+    if let Err(error) = &outcome
+        && let Some(failures) = Failures::of(error, &ids)
+    {
+        for (id, answer) in std::iter::zip(&ids, answers) {
+            let _ = answer.send(failures.take(id));
+        }
+        return;
+    }
+    let together = answers.len() > 1;
+    let outcome = outcome.map_err(|error| (Verdict::of(&error), SharedError::from(error)));
+    for answer in answers {
+        let _ = answer.send(match &outcome {
+            Ok(()) => Ok(()),
+            Err((Verdict::Rejected, error)) if together => {
+                Err(RejectedTogether(SharedError::clone(error)).into())
+            }
+            Err((_, error)) => Err(SharedError::clone(error).into()),
+        });
+    }
+}
+
+impl<F, Fut> BatchHandler for F
+where
+    F: Fn(Vec<Delivery>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send,
+{
+    fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send {
+        self(batch)
     }
 }

@@ -1,11 +1,6 @@
 //! Hooks: a program observes its listener and may decide what an idle task does.
 
-use std::{
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use super::handler::HandlerError;
 use crate::{
@@ -108,62 +103,9 @@ pub enum Action {
     Listen,
 }
 
-/// Catches panics of hooks: a bug in a program's hook must not end its listener.
-pub(super) struct CatchPanics<H>(H);
-
-impl<H> CatchPanics<H> {
-    pub(super) fn new(hooks: H) -> Self {
-        Self(hooks)
-    }
-
-    fn call<T>(&self, name: &str, otherwise: T, call: impl FnOnce(&H) -> T) -> T {
-        catch_unwind(AssertUnwindSafe(|| call(&self.0))).unwrap_or_else(|_| {
-            tracing::error!(hook = name, "a hook panicked; the listener continues");
-            otherwise
-        })
-    }
-}
-
-impl<H: Hooks> Hooks for CatchPanics<H> {
-    fn on_queue_empty(&self, idle_count: u32, proposed: Idle) -> Idle {
-        self.call("on_queue_empty", proposed, |hooks| {
-            hooks.on_queue_empty(idle_count, proposed)
-        })
-    }
-
-    fn on_work_detected(&self, work: Option<&WorkDetected>) {
-        self.call("on_work_detected", (), |hooks| hooks.on_work_detected(work));
-    }
-
-    fn on_mode_changed(&self, mode: ListenerMode, cause: Option<&str>) {
-        self.call("on_mode_changed", (), |hooks| {
-            hooks.on_mode_changed(mode, cause);
-        });
-    }
-
-    fn on_start(&self, message: &Message) {
-        self.call("on_start", (), |hooks| hooks.on_start(message));
-    }
-
-    fn on_end(&self, message: &Message, end: &HandlingEnd<'_>, duration: Duration) {
-        self.call("on_end", (), |hooks| hooks.on_end(message, end, duration));
-    }
-
-    fn on_poisoned(&self, message: &Message, error: &HandlerError) {
-        self.call("on_poisoned", (), |hooks| hooks.on_poisoned(message, error));
-    }
-
-    fn on_error(&self, error: &ListenerError) {
-        self.call("on_error", (), |hooks| hooks.on_error(error));
-    }
-}
-
-#[derive(Debug, Default)]
 pub(super) struct NoHooks;
 
 impl Hooks for NoHooks {}
-
-pub(super) type AnyHooks = Arc<dyn Hooks>;
 
 impl Action {
     /// The number of actions, for counters by action.

@@ -131,11 +131,8 @@ impl Attempts {
     }
 
     fn is_handled_alone(&self, message: &Message, attempts: u32) -> bool {
-        if planted!(LastTryShared) {
-            return false;
-        }
         let is_last = self.limits.poisons && self.is_last(attempts);
-        self.record(&message.id).isolated || is_last
+        (is_last || self.record(&message.id).isolated) && !planted!(LastTryShared)
     }
 
     /// Decides what to do after a handler returned an error, and records it.
@@ -243,11 +240,9 @@ impl Attempts {
 
     /// Returns how the message was settled, if only its deletion is left to do.
     fn settled(&self, message: &Message) -> Option<Settled> {
-        if planted!(SettledHandledAgain) {
-            return None;
-        }
-        let settled = self.record(&message.id).settled;
-        settled.and_then(|(settled, put)| (put == message.inserted_at).then_some(settled))
+        let (settled, put) = self.record(&message.id).settled?;
+        let is_same = put == message.inserted_at && !planted!(SettledHandledAgain);
+        is_same.then_some(settled)
     }
 
     /// Drops the record of a deleted message.

@@ -8,7 +8,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{handler::HandlerError, hooks::Action, shared::Shared};
+use super::{
+    handler::HandlerError,
+    hooks::Action,
+    shared::{Shared, in_time},
+};
 use crate::{
     base::causes::with_causes,
     error::{Error, ErrorKind, Result},
@@ -101,24 +105,21 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
             put => put,
         }
     };
-    let put = tokio::time::timeout(PUT_TIMEOUT, put).await;
-    put.unwrap_or_else(|_| {
-        let message = format!("`{poison}` did not answer within {PUT_TIMEOUT:?}");
-        Err(Error::new(ErrorKind::Timeout, message))
-    })?;
+    in_time(PUT_TIMEOUT, "the put", put).await?;
     let (queue, id) = (&shared.queue, &message.id);
     tracing::warn!(%queue, %id, %poison, %error, "a message was moved to the poison queue");
-    shared.hooks.on_poisoned(message, error);
+    shared.hook((), |hooks| hooks.on_poisoned(message, error));
     Ok(())
 }
 
 async fn put_or_create(poison: &dyn WorkQueue, body: Bytes) -> Result<()> {
-    let put = poison.put(vec![NewMessage::new(body.clone())]).await;
-    if put.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-        poison.create().await?;
-        return poison.put(vec![NewMessage::new(body)]).await.map(|_| ());
+    match poison.put(vec![NewMessage::new(body.clone())]).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            poison.create().await?;
+            poison.put(vec![NewMessage::new(body)]).await.map(drop)
+        }
+        put => put.map(drop),
     }
-    put.map(|_| ())
 }
 
 /// Notifies the poison queue's listeners.
@@ -130,14 +131,8 @@ pub(super) async fn notify(shared: &Shared) {
         messages: 1,
         ..Notification::new(poison.address().clone())
     };
-    let told = tokio::time::timeout(NOTIFY_TIMEOUT, publisher.notify(vec![notification])).await;
-    let late = || {
-        Err(Error::new(
-            ErrorKind::Timeout,
-            "the relay did not answer in time",
-        ))
-    };
-    if let Err(error) = told.unwrap_or_else(|_| late()) {
+    let notify = publisher.notify(vec![notification]);
+    if let Err(error) = in_time(NOTIFY_TIMEOUT, "the notification", notify).await {
         shared.report_error(Action::Poison, None, error);
     }
 }
@@ -177,58 +172,38 @@ pub async fn redrive(
             break;
         }
         left = left.saturating_sub(messages.len() as u64);
-        move_batch(from, to, options, messages, &mut done).await?;
+        for message in messages {
+            match move_one(from, to, options, message).await? {
+                Some(bytes) => {
+                    done.moved += 1;
+                    done.bytes += bytes;
+                }
+                None => done.left += 1,
+            }
+        }
     }
     Ok(done)
 }
 
-async fn move_batch(
+/// Returns the length of the body, or `None` if the message stays.
+async fn move_one(
     from: &dyn WorkQueue,
     to: &dyn WorkQueue,
     options: &RedriveOptions,
-    messages: Vec<Message>,
-    done: &mut Redriven,
-) -> Result<()> {
-    let (mut receipts, mut bodies) = (Vec::new(), Vec::new());
-    for message in messages {
-        match original(&message, options.as_is) {
-            Some(body) if body.len() <= to.limits().body => {
-                receipts.push(message.receipt);
-                bodies.push(body);
-            }
-            _ => done.left += 1,
-        }
+    message: Message,
+) -> Result<Option<u64>> {
+    let body = original(&message, options.as_is).filter(|body| body.len() <= to.limits().body);
+    let Some(body) = body else { return Ok(None) };
+    match to.put(vec![NewMessage::new(body.clone())]).await {
+        Err(error) if error.kind() == ErrorKind::Invalid => return Ok(None),
+        put => put?,
+    };
+    match from.delete(&message.receipt).await {
+        // Already deleted: another process moved it as well, and it will be handled twice.
+        Err(error) if error.kind() == ErrorKind::Conflict => {}
+        deleted => deleted?,
     }
-    let put = bodies.iter().cloned().map(NewMessage::new).collect();
-    let mut failed = None;
-    for ((receipt, body), outcome) in receipts.iter().zip(&bodies).zip(to.put_each(put).await) {
-        let outcome = match outcome {
-            // A body that the queue does not take may have held up the others of its request.
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                to.put(vec![NewMessage::new(body.clone())]).await.map(drop)
-            }
-            outcome => outcome.map(drop),
-        };
-        match outcome {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                done.left += 1;
-                continue;
-            }
-            Err(error) => {
-                failed = failed.or(Some(error));
-                continue;
-            }
-        }
-        match from.delete(receipt).await {
-            // Already deleted: another process moved it as well, and it will be handled twice.
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
-            deleted => deleted?,
-        }
-        done.moved += 1;
-        done.bytes += body.len() as u64;
-    }
-    failed.map_or(Ok(()), Err)
+    Ok(Some(body.len() as u64))
 }
 
 impl PoisonedMessage {
@@ -343,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_message_stays_and_a_moved_one_is_not_moved_again() {
+    async fn a_failed_put_ends_the_move_and_loses_nothing() {
         let poison = queue("orders-poison");
         let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
@@ -351,8 +326,8 @@ mod tests {
         orders.fail(Call::Put, 1, away);
         let failed = redrive(&poison, &orders, &RedriveOptions::default()).await;
         assert_eq!(failed.expect_err("one").kind(), ErrorKind::Unavailable);
-        assert_eq!(poison.depth().await.expect("in memory"), 1);
-        assert_eq!(orders.depth().await.expect("in memory"), 2);
+        assert_eq!(poison.depth().await.expect("in memory"), 3);
+        assert_eq!(orders.depth().await.expect("in memory"), 0);
     }
 
     #[tokio::test]
@@ -360,8 +335,7 @@ mod tests {
         let poison = queue("orders-poison");
         let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
-        // Each of them once, as of one request; then the first one again.
-        orders.fail(Call::Put, 4, Error::invalid("body", "must be text"));
+        orders.fail(Call::Put, 1, Error::invalid("body", "must be text"));
         let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
         let done = done.expect("moved");
         assert_eq!((done.moved, done.left), (2, 1));

@@ -1,28 +1,30 @@
-//! A scale policy in a file that is reloaded while the listener runs.
+//! Policies in files: the scale policy of a listener, which is reloaded while that runs, and the
+//! policy of a fleet, which a central agent reads once.
 //!
-//! A call of the policy reads the file, at most once a second; there is no background task. The
-//! content is compared, not the file times: an editor that replaces the file, a copy with old times
-//! or a coarse clock hides no change. `policy_file/format` defines the keys.
+//! A call of the scale policy reads the file, at most once a second; there is no background task.
+//! The content is compared, not the file times: an editor that replaces the file, a copy with old
+//! times or a coarse clock hides no change.
 
-mod fleet;
-pub(crate) mod format;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fs::File,
-    io::Read as _,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use serde::{Deserialize, Deserializer, de::Error as _};
 use tokio::time::Instant;
 
 use crate::{
-    base::sync::lock,
+    base::{duration, file, sync::lock},
     error::{Error, ErrorKind, Result},
-    listener::scaling::{Load, ScalePolicy},
+    listener::{
+        agent::FleetPolicy,
+        scaling::{Load, ScalePolicy, StepPolicy, TargetLatencyPolicy},
+    },
 };
 
 /// A scale policy in a TOML file; changes of the file apply at run time.
@@ -76,9 +78,49 @@ struct Loaded {
     /// The last valid policy.
     policy: Arc<dyn ScalePolicy>,
     /// The result of the last check: the text, or the error.
-    found: Result<String, String>,
+    found: Read<String>,
     checked_at: Instant,
 }
+
+/// The keys of a scale policy.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    policy: Kind,
+    steps: Option<Vec<(u64, usize)>>,
+    most: Option<NonZeroUsize>,
+    #[serde(default, deserialize_with = "span")]
+    target: Option<Duration>,
+    #[serde(default, deserialize_with = "span")]
+    assumed: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Steps,
+    TargetLatency,
+}
+
+/// The keys of a fleet's policy.
+#[derive(Deserialize)]
+#[serde(remote = "FleetPolicy", deny_unknown_fields)]
+struct FleetKeys {
+    #[serde(default)]
+    min: usize,
+    max: usize,
+    backlog_per_node: Option<u64>,
+    #[serde(default, deserialize_with = "span")]
+    latency: Option<Duration>,
+    busy_share: Option<f64>,
+    step_up: Option<usize>,
+    step_down: Option<usize>,
+    #[serde(default = "cool_down", deserialize_with = "span")]
+    cool_down: Duration,
+}
+
+/// An error is one line, without the file's name.
+type Read<T> = std::result::Result<T, String>;
 
 /// The minimum time between two checks of the file.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -95,7 +137,7 @@ impl PolicyFile {
         let path = path.into();
         let checked_at = Instant::now();
         let text = read(&path).map_err(|rule| invalid(&path, &rule))?;
-        let policy = format::parse(&text).map_err(|rule| invalid(&path, &rule))?;
+        let policy = parse(&text).map_err(|rule| invalid(&path, &rule))?;
         let state = Mutex::new(Loaded {
             policy,
             found: Ok(text),
@@ -104,21 +146,10 @@ impl PolicyFile {
         Ok(Self { path, state })
     }
 
-    /// Returns the file's present policy, or its last valid one.
-    fn current(&self) -> Arc<dyn ScalePolicy> {
-        // Held while the file is read: a concurrent caller would wait for the same result.
-        let mut state = lock(&self.state);
-        if state.checked_at.elapsed() >= CHECK_INTERVAL {
-            self.reload(&mut state);
-        }
-        Arc::clone(&state.policy)
-    }
-
     fn reload(&self, state: &mut Loaded) {
         let found = read(&self.path);
         if found != state.found {
-            let parsed = found.as_deref().map_err(Clone::clone);
-            match parsed.and_then(format::parse) {
+            match found.as_deref().map_err(Clone::clone).and_then(parse) {
                 Ok(policy) => {
                     tracing::info!(?policy, file = %self.path.display(), "the scale policy has changed");
                     state.policy = policy;
@@ -137,24 +168,100 @@ impl PolicyFile {
 
 impl ScalePolicy for PolicyFile {
     fn tasks(&self, load: &Load) -> usize {
-        self.current().tasks(load)
+        // Held while the file is read: a concurrent caller would wait for the same result.
+        let mut state = lock(&self.state);
+        if state.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.reload(&mut state);
+        }
+        let policy = Arc::clone(&state.policy);
+        drop(state);
+        policy.tasks(load)
     }
 }
 
-/// Reads the file's text; an error is one line.
-fn read(path: &Path) -> Result<String, String> {
-    let meta = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    // Opening a named pipe would block until a writer opens it.
-    if !meta.is_file() {
-        return Err("is no file".to_owned());
+impl FleetPolicy {
+    /// Reads a policy from a TOML file, whose keys are the names of the fields. `max` and one of
+    /// `backlog_per_node`, `latency` and `busy_share` must be stated; other keys have the defaults of
+    /// [`FleetPolicy::default`].
+    ///
+    /// ```toml
+    /// max = 20
+    /// backlog_per_node = 100
+    /// cool_down = "10m"
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the file cannot be read or breaks a rule:
+    /// names file, key and rule.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let policy = read(path).and_then(|text| parse_fleet(&text));
+        policy.map_err(|rule| invalid(path, &rule))
     }
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let length = file.take(MAX_BYTES + 1).read_to_string(&mut text);
-    match length.map_err(|error| error.to_string())? as u64 {
-        0..=MAX_BYTES => Ok(text),
-        _ => Err(format!("must be at most {MAX_BYTES} bytes")),
+}
+
+fn read(path: &Path) -> Read<String> {
+    let bytes = file::read(path, MAX_BYTES).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|error| error.to_string())
+}
+
+/// Parses a scale policy.
+pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
+    let keys: Keys = toml::from_str(text).map_err(|error| one_line(error, text))?;
+    if [keys.target, keys.assumed].contains(&Some(Duration::ZERO)) {
+        return Err("`target` and `assumed` must be longer than 0".to_owned());
     }
+    let most = keys.most.map_or(100, NonZeroUsize::get);
+    match keys {
+        Keys {
+            policy: Kind::Steps,
+            target: None,
+            assumed: None,
+            ..
+        } => {
+            let steps = keys.steps.unwrap_or_else(|| vec![(100, 10), (1_000, 50)]);
+            let policy = StepPolicy::new(steps, most).map_err(|error| error.message().to_owned())?;
+            Ok(Arc::new(policy))
+        }
+        Keys {
+            policy: Kind::TargetLatency,
+            steps: None,
+            ..
+        } => {
+            let default = TargetLatencyPolicy::default();
+            Ok(Arc::new(TargetLatencyPolicy {
+                target: keys.target.unwrap_or(default.target),
+                assumed: keys.assumed.unwrap_or(default.assumed),
+                most,
+            }))
+        }
+        _ => Err("`steps` is a key of policy \"steps\" only, `target` and `assumed` of \"target-latency\"".to_owned()),
+    }
+}
+
+fn parse_fleet(text: &str) -> Read<FleetPolicy> {
+    let keys = toml::Deserializer::parse(text).and_then(FleetKeys::deserialize);
+    let policy = keys.map_err(|error| one_line(error, text))?;
+    policy.check().map_err(|error| error.message().to_owned())?;
+    Ok(policy)
+}
+
+/// Returns an error with its line and key.
+fn one_line(mut error: toml::de::Error, text: &str) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = 1 + before.unwrap_or_default().matches('\n').count();
+    error.set_input(None);
+    let error = error.to_string().trim_end().replace('\n', " ");
+    format!("line {line}: {error}")
+}
+
+fn span<'de, D: Deserializer<'de>, T: From<Duration>>(keys: D) -> std::result::Result<T, D::Error> {
+    let span = duration::parse(&String::deserialize(keys)?).map_err(D::Error::custom)?;
+    Ok(span.into())
+}
+
+fn cool_down() -> Duration {
+    FleetPolicy::default().cool_down
 }
 
 fn invalid(path: &Path, rule: &str) -> Error {

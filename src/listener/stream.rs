@@ -1,7 +1,7 @@
 //! A listener's messages as a stream, for programs that pull.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -39,12 +39,9 @@ pub struct Received {
     /// The message; it may become lost.
     pub delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
-    claim: Claim,
+    /// Either the program takes an offered message, or its handler releases it.
+    is_claimed: Arc<AtomicBool>,
 }
-
-/// Either the program takes an offered message, or its handler releases it.
-#[derive(Debug, Clone, Default)]
-struct Claim(Arc<AtomicBool>);
 
 impl ListenerBuilder {
     /// Starts the listener, and returns its messages as a stream.
@@ -67,44 +64,33 @@ async fn hand_over(
     patience: Duration,
 ) -> HandlerResult {
     let untaken = || HandlerResult::Err(Postponed::by(Duration::ZERO).into());
-    let lost = delivery.clone();
-    let overdue = tokio::time::timeout(patience, lost.lost());
-    tokio::pin!(overdue);
-    let place = tokio::select! {
-        biased;
-        _ = &mut overdue => return untaken(),
-        place = offer.reserve() => place,
-    };
-    let Ok(place) = place else { return untaken() };
-    let (answer, mut answered) = oneshot::channel();
-    let claim = Claim::default();
-    place.send(Received {
-        delivery,
+    let (answer, answered) = oneshot::channel();
+    let is_claimed = Arc::new(AtomicBool::new(false));
+    let received = Received {
+        delivery: delivery.clone(),
         answer,
-        claim: claim.clone(),
-    });
-    let answer = tokio::select! {
-        // The stream drops a lost message, which is no failure.
-        biased;
-        _ = &mut overdue => {
-            if claim.take() {
+        is_claimed: Arc::clone(&is_claimed),
+    };
+    let mut answering = pin!(async {
+        // If the stream has ended, this drops the message.
+        let _ = offer.send(received).await;
+        answered.await.unwrap_or_else(|_| {
+            if offer.is_closed() {
                 return untaken();
             }
-            answered.await
+            Err("the message was dropped without `done` or `failed`".into())
+        })
+    });
+    tokio::select! {
+        // The stream drops a lost message, which is no failure.
+        biased;
+        _ = tokio::time::timeout(patience, delivery.lost()) => {
+            if is_claimed.swap(true, Ordering::Relaxed) {
+                return answering.await;
+            }
+            untaken()
         }
-        answer = &mut answered => answer,
-    };
-    match answer {
-        Ok(answer) => answer,
-        Err(_) if offer.is_closed() => untaken(),
-        Err(_) => Err("the message was dropped without `done` or `failed`".into()),
-    }
-}
-
-impl Claim {
-    /// Returns whether the message was still free.
-    fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
+        answer = &mut answering => answer,
     }
 }
 
@@ -136,7 +122,8 @@ impl Messages {
 impl Received {
     /// Returns whether the program may handle the message.
     fn take(&self) -> bool {
-        !self.answer.is_closed() && !self.delivery.is_lost() && self.claim.take()
+        let is_over = self.answer.is_closed() || self.delivery.is_lost();
+        !is_over && !self.is_claimed.swap(true, Ordering::Relaxed)
     }
 
     /// Ends the handling: the message is deleted.

@@ -1,15 +1,16 @@
 //! The task that runs a listener: receives wake-ups, starts dequeue tasks, reads the depth, reports
 //! to the relay. The scaler makes all decisions.
 
-use std::{
-    future::pending,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{future::pending, sync::Arc, time::Duration};
 
+use futures_util::future::{Fuse, FutureExt as _};
 use tokio::sync::watch;
 
-use super::{dequeue, hooks::Action, shared::Shared, state::add_to_mean};
+use super::{
+    dequeue,
+    hooks::Action,
+    shared::{Shared, add_to_mean, in_time},
+};
 use crate::{
     base::{
         clock::{Tick, wall},
@@ -17,7 +18,7 @@ use crate::{
         task::{self, Scope, TaskOutcome},
     },
     error::{Error, ErrorKind, Result},
-    listener::scaling::{ListenerMode, Load, PendingReport, Step, TaskId},
+    listener::scaling::{ListenerMode, Load, PendingReport, Scaler, Step, TaskId},
     types::{ConnectionState, LinkState, Report, ReportFuture, WakeStream, WorkDetected},
 };
 
@@ -32,7 +33,7 @@ pub(super) struct Supervisor {
 pub(super) struct RelayLink {
     wakes: Box<dyn WakeStream>,
     link: watch::Receiver<LinkState>,
-    report: Option<ReportFuture>,
+    report: Fuse<ReportFuture>,
     /// The stream is closed while the listener is paused.
     paused: bool,
 }
@@ -59,7 +60,7 @@ impl RelayLink {
         Self {
             wakes,
             link,
-            report: None,
+            report: Fuse::terminated(),
             paused: false,
         }
     }
@@ -84,11 +85,7 @@ impl Supervisor {
     /// Runs the scaler's steps until it waits; returns the end of the wait.
     fn drive(&mut self) -> Tick {
         loop {
-            let step = self.shared.with_core(|core, now| {
-                let chance = core.chance();
-                core.scaler.step(now, chance)
-            });
-            match step {
+            match self.shared.scaler(Scaler::step) {
                 Step::Start(id) => self.start(id),
                 Step::WakeTask(..) => self.shared.sleep_changed.notify_waiters(),
                 Step::QueryDepth => self.scope.spawn(query_depth(Arc::clone(&self.shared))),
@@ -102,45 +99,36 @@ impl Supervisor {
     /// other listeners. Opens the next stream when the listener resumes.
     fn follow_pause(&mut self) {
         let Some(relay) = &mut self.relay else { return };
-        let is_paused = self
-            .shared
-            .with_core(|core, now| core.scaler.is_pause_complete(now));
-        let paused = if relay.paused {
-            self.shared.with_core(|core, _| core.scaler.is_paused())
-        } else {
-            is_paused
-        };
-        if std::mem::replace(&mut relay.paused, paused) != paused {
-            relay.wakes.pause(paused);
+        let was_paused = relay.paused;
+        relay.paused = self.shared.scaler(|scaler, now, _| {
+            scaler.is_pause_complete(now) || (was_paused && scaler.is_paused())
+        });
+        if relay.paused != was_paused {
+            relay.wakes.pause(relay.paused);
             self.on_link_changed();
         }
     }
 
     async fn next_event(&mut self, until: Tick) -> Event {
-        let shared = Arc::clone(&self.shared);
-        let elapsed = async {
-            match until {
-                Tick::NEVER => pending().await,
-                until => tokio::time::sleep_until(shared.clock.instant(until)).await,
-            }
-        };
-        let Some(relay) = &mut self.relay else {
+        let Self { shared, relay, .. } = self;
+        let from_relay = async {
+            let Some(relay) = relay else {
+                return pending().await;
+            };
             tokio::select! {
-                () = shared.changed.notified() => {}
-                () = elapsed => {}
+                biased;
+                // A link change comes before the wake-ups of the new stream.
+                // After the link's sender is dropped, wake-ups may still come.
+                Ok(()) = relay.link.changed() => Event::Link,
+                work = relay.wakes.next() => Event::Work(work),
+                outcome = &mut relay.report => Event::Answered(outcome),
             }
-            return Event::Changed;
         };
-        let answer = report_answer(&mut relay.report);
         tokio::select! {
             biased;
-            // A link change comes before the wake-ups of the new stream.
-            // After the link's sender is dropped, wake-ups may still come.
-            Ok(()) = relay.link.changed() => Event::Link,
-            work = relay.wakes.next() => Event::Work(work),
-            outcome = answer => Event::Answered(outcome),
+            event = from_relay => event,
             () = shared.changed.notified() => Event::Changed,
-            () = elapsed => Event::Changed,
+            () = tokio::time::sleep_until(shared.clock.instant(until)) => Event::Changed,
         }
     }
 
@@ -151,10 +139,10 @@ impl Supervisor {
     }
 
     fn apply_link(&self, link: LinkState) {
-        let (woken_early, before, after) = self.shared.with_core(|core, now| {
-            let (before, chance) = (core.scaler.mode(), core.chance());
-            let woken_early = core.scaler.on_link_changed(&link, now, chance);
-            (woken_early, before, core.scaler.mode())
+        let (woken_early, before, after) = self.shared.scaler(|scaler, now, chance| {
+            let before = scaler.mode();
+            let woken_early = scaler.on_link_changed(&link, now, chance);
+            (woken_early, before, scaler.mode())
         });
         if woken_early {
             self.shared.sleep_changed.notify_waiters();
@@ -172,7 +160,8 @@ impl Supervisor {
                     "polling: the relay cannot send wake-ups at the moment"
                 ),
             }
-            self.shared.hooks.on_mode_changed(after, cause);
+            self.shared
+                .hook((), |hooks| hooks.on_mode_changed(after, cause));
         }
     }
 
@@ -211,17 +200,17 @@ impl Supervisor {
         if !work.queue.matches(shared.queue.address()) {
             return;
         }
-        shared.counters.add(|stats| stats.wake_ups += 1);
-        if let Some(latency) = work.last_event.published_at.and_then(since) {
-            shared
-                .counters
-                .add(|stats| add_to_mean(&mut stats.mean_wake_latency, latency));
-        }
-        let woken_early = shared.with_core(|core, now| core.scaler.on_wake_up(work.sequence, now));
-        if woken_early {
-            shared.sleep_changed.notify_waiters();
-        }
-        shared.hooks.on_work_detected(Some(work));
+        // `None`: it is in the future by this machine's clock.
+        let published_at = work.last_event.published_at;
+        let latency = published_at.and_then(|at| wall().duration_since(at).ok());
+        shared.count(|stats| {
+            stats.wake_ups += 1;
+            if let Some(latency) = latency {
+                add_to_mean(&mut stats.mean_wake_latency, latency);
+            }
+        });
+        shared.change(|scaler, now, _| scaler.on_wake_up(work.sequence, now));
+        shared.hook((), |hooks| hooks.on_work_detected(Some(work)));
     }
 
     fn start(&self, id: TaskId) {
@@ -235,25 +224,21 @@ impl Supervisor {
                 shared.report_error(Action::Get, None, Error::new(ErrorKind::Internal, text));
                 tokio::time::sleep(RESTART_AFTER_PANIC).await;
             }
-            let woken_early = shared.with_core(|core, now| core.scaler.on_task_panicked(id, now));
-            shared.notify_changed(woken_early);
+            shared.change(|scaler, now, _| scaler.on_task_panicked(id, now));
         });
     }
 
     fn report(&mut self, due: PendingReport) {
         let Some(relay) = &mut self.relay else { return };
         let sent = relay.wakes.report(report(&self.shared, due));
-        relay.report = Some(Box::pin(async move {
-            let late = Error::new(ErrorKind::Timeout, "the report was not answered in time");
-            let outcome = tokio::time::timeout(REPORT_TIMEOUT, sent).await;
-            outcome.unwrap_or(Err(late))
-        }));
+        let sent: ReportFuture = Box::pin(in_time(REPORT_TIMEOUT, "the report", sent));
+        relay.report = sent.fuse();
     }
 
     fn on_report_answered(&self, outcome: Result<()>) {
         let kind = outcome.as_ref().err().map(Error::kind);
         self.shared
-            .with_core(|core, now| core.scaler.on_report_answered(kind, now));
+            .scaler(|scaler, now, _| scaler.on_report_answered(kind, now));
         // Without a stream the report is repeated after the next Welcome: this is no error.
         if let Err(error) = outcome
             && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable)
@@ -267,9 +252,8 @@ impl Supervisor {
 fn report(shared: &Shared, due: PendingReport) -> Report {
     let (active, total) = shared.core().scaler.active();
     let now = shared.clock.now();
-    let counters = &shared.counters;
-    let depth = *lock(&counters.depth);
-    let stats = *lock(&counters.stats);
+    let depth = *lock(&shared.depth);
+    let mean_wake_latency = lock(&shared.stats).mean_wake_latency;
     let count = |tasks: usize| u32::try_from(tasks).unwrap_or(u32::MAX);
     Report {
         state: due.state,
@@ -279,74 +263,46 @@ fn report(shared: &Shared, due: PendingReport) -> Report {
         depth_age: depth.map(|(_, read_at)| now.since(read_at)),
         active_dequeue_tasks: count(active),
         total_dequeue_tasks: count(total),
-        mean_wake_latency: stats.mean_wake_latency.unwrap_or_default(),
-        busy_for: counters.handlings.oldest().map(|began| now.since(began)),
+        mean_wake_latency: mean_wake_latency.unwrap_or_default(),
+        busy_for: shared.handlings.oldest().map(|began| now.since(began)),
         ..Report::new(shared.queue.address().clone())
     }
 }
 
-/// Waits for the answer to the report in flight; for ever without one.
-async fn report_answer(report: &mut Option<ReportFuture>) -> Result<()> {
-    let Some(sent) = report else {
-        return pending().await;
-    };
-    let outcome = sent.await;
-    *report = None;
-    outcome
-}
-
-/// Reads the depth and asks the policy for a number of tasks. In every case, also after a panic,
-/// the scaler learns that the query ended and can start another one.
+/// Reads the depth and asks the policy for a number of tasks. After an error or a panic, too, the
+/// scaler learns that the query ended and can start another one.
 async fn query_depth(shared: Arc<Shared>) {
-    let query = task::spawn_scoped(wanted_tasks(Arc::clone(&shared)));
-    let tasks = tokio::select! {
-        ended = query => match ended {
-            TaskOutcome::Done(tasks) => tasks,
+    let wanted = tokio::select! {
+        ended = task::spawn_scoped(wanted_tasks(Arc::clone(&shared))) => match ended {
+            TaskOutcome::Done(wanted) => wanted,
             TaskOutcome::Panicked(text) => {
                 let text = format!("the depth or the policy panicked: {text}");
-                shared.report_error(Action::Depth, None, Error::new(ErrorKind::Internal, text));
-                None
+                Err(Error::new(ErrorKind::Internal, text))
             }
         },
-        () = shared.stopping.cancelled() => None,
+        () = shared.stopping.cancelled() => return,
     };
-    shared.with_core(|core, now| {
-        if let Some((_, most)) = tasks {
-            core.scaler.set_policy_limit(most);
+    let wanted = wanted.map_err(|error| shared.report_error(Action::Depth, None, error));
+    shared.scaler(|scaler, now, _| {
+        if let Ok((_, most)) = wanted {
+            scaler.set_policy_limit(most);
         }
-        core.scaler.on_depth(tasks.map(|(tasks, _)| tasks), now);
+        scaler.on_depth(wanted.ok().map(|(tasks, _)| tasks), now);
     });
     shared.changed.notify_one();
 }
 
 /// Returns how many tasks the depth needs, and the policy's own number.
-async fn wanted_tasks(shared: Arc<Shared>) -> Option<(usize, usize)> {
-    let depth = tokio::time::timeout(DEPTH_TIMEOUT, shared.queue.depth()).await;
-    let late = Error::new(ErrorKind::Timeout, "the depth was not read in time");
-    match depth.unwrap_or(Err(late)) {
-        Ok(depth) => {
-            shared.note_depth(depth);
-            let load = Load {
-                depth,
-                concurrency: shared.config.handled_at_once(),
-                handling_time: lock(&shared.counters.stats).mean_handling_time,
-            };
-            // A task beyond the number of batches would get nothing, and cost a transaction.
-            let batches = depth
-                .div_ceil(shared.config.dequeue_batch_size as u64)
-                .max(1);
-            let batches = usize::try_from(batches).unwrap_or(usize::MAX);
-            let most = shared.config.policy.tasks(&load);
-            Some((most.min(batches), most))
-        }
-        Err(error) => {
-            shared.report_error(Action::Depth, None, error);
-            None
-        }
-    }
-}
-
-/// Returns the age of `published_at`, or `None` if it is in the future by this machine's clock.
-fn since(published_at: SystemTime) -> Option<Duration> {
-    wall().duration_since(published_at).ok()
+async fn wanted_tasks(shared: Arc<Shared>) -> Result<(usize, usize)> {
+    let depth = in_time(DEPTH_TIMEOUT, "the depth query", shared.queue.depth()).await?;
+    shared.note_depth(depth);
+    let most = shared.config.policy.tasks(&Load {
+        depth,
+        concurrency: shared.config.handled_at_once(),
+        handling_time: lock(&shared.stats).mean_handling_time,
+    });
+    // A task beyond the number of batches would get nothing, and cost a transaction.
+    let batches = depth.div_ceil(shared.config.dequeue_batch_size as u64);
+    let batches = usize::try_from(batches.max(1)).unwrap_or(usize::MAX);
+    Ok((most.min(batches), most))
 }

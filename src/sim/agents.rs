@@ -19,7 +19,7 @@ use super::{Seeds, schedule::Schedule};
 use crate::{
     base::{clock::Tick, fault::Fault},
     error::ErrorKind,
-    listener::agent::{AgentConfig, AgentMachine, Away, Ended, MachineConfig, Step},
+    listener::agent::{AgentConfig, AgentMachine, Away, MachineConfig, Step, WorkerEnd},
     relay::hub::{
         CoordinatorConfig, Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
         SubscriptionId, WakeBatch, WakeBuilder, Walk,
@@ -122,7 +122,7 @@ enum Event {
     Notify(usize, u64),
     Reads(At),
     Handled(At, usize),
-    Exits(At, Ended),
+    Exits(At, WorkerEnd),
     /// Agent, its life, the queue and the stream of its report.
     Reported(usize, u64, SubscriptionId, (usize, u64), Report),
     Answered(usize, u64, (usize, u64), Option<ErrorKind>),
@@ -410,7 +410,7 @@ impl World {
         }
         let event = match self.has_troubles && self.rng.u32(0..12) == 0 {
             // It cannot be started, or crashes at once.
-            true => Event::Exits((at, life, slot, number), Ended::Failed),
+            true => Event::Exits((at, life, slot, number), WorkerEnd::Failed(String::new())),
             false => Event::Reads((at, life, slot, number)),
         };
         self.after(40, event);
@@ -455,7 +455,7 @@ impl World {
                     let agent = &mut self.agents[worker.0];
                     agent.workers.remove(&worker.2);
                     let holds = !agent.workers.is_empty();
-                    agent.machine.on_ended(worker.2, ended, now);
+                    agent.machine.on_ended(worker.2, &ended, now);
                     // Nothing after it heals what it leaves.
                     if self.ends_late && !self.has_troubles && holds && worker.0 > 0 {
                         self.after(1_000, Event::Kill(worker.0));
@@ -579,8 +579,8 @@ impl World {
         if is_ending {
             let mut left = self.queues[queue].messages.iter();
             let ended = match left.any(|one| !one.handled && one.visible_at <= now) {
-                true => Ended::Unfinished,
-                false => Ended::Drained,
+                true => WorkerEnd::Unfinished,
+                false => WorkerEnd::Done,
             };
             return self.after(10, Event::Exits(at, ended));
         }
@@ -591,7 +591,7 @@ impl World {
             return match self.config.agent.idle {
                 // The queue may fill before its exit is seen.
                 None => {
-                    self.after(30, Event::Exits(at, Ended::Drained));
+                    self.after(30, Event::Exits(at, WorkerEnd::Done));
                     if self.last_puts > 0 && !self.has_troubles && self.rng.u32(0..3) == 0 {
                         self.last_puts -= 1;
                         self.put(queue, 1);
@@ -602,7 +602,7 @@ impl World {
         };
         self.queues[queue].messages[message].visible_at = now + VISIBILITY;
         let event = match crashes {
-            true => Event::Exits(at, Ended::Failed),
+            true => Event::Exits(at, WorkerEnd::Failed(String::new())),
             false => Event::Handled(at, message),
         };
         let takes = [5, 200, 4_000][self.rng.usize(0..3)];

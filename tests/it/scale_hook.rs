@@ -291,11 +291,11 @@ async fn wrong_settings_are_refused_with_one_line() {
         ),
         (
             vec!["--hook", "true", "--policy", &unknown],
-            "unknown.toml`: maximum: is no key",
+            "unknown field `maximum`",
         ),
         (
             vec!["--hook", "true", "--policy", &text],
-            "text.toml`: max: must be a whole number, 1 or more, but is \"many\"",
+            "invalid type: string \"many\", expected usize in `max`",
         ),
         (
             vec!["--hook", "true", "--policy", &missing],

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    listener::{policy_file::format, scaling::Load},
+    listener::{policy_file, scaling::Load},
     store::BlobName,
     sweep::SweepJob,
 };
@@ -12,7 +12,7 @@ pub(super) fn files(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else {
         return;
     };
-    match format::parse(text) {
+    match policy_file::parse(text) {
         Ok(policy) => {
             let tasks = |depth, concurrency, handling_time| {
                 let load = Load {

@@ -10,7 +10,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::AgentConfig;
+use super::{AgentConfig, WorkerEnd};
 use crate::{
     base::{
         backoff::{Backoff, about, jitter},
@@ -18,8 +18,8 @@ use crate::{
         fault::planted,
     },
     error::ErrorKind,
-    listener::scaling::{Load, PendingReport, Reporter, Snapshot},
-    types::{LinkState, ReportState},
+    listener::scaling::{DepthQuery, Load, PendingReport, Reporter, Snapshot},
+    types::{ConnectionState, LinkState, ReportState},
 };
 
 /// The machine of one agent.
@@ -90,17 +90,6 @@ pub(crate) struct AgentReport {
     pub(crate) since: Option<Tick>,
 }
 
-/// How a worker ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// It read the queue until it was empty, or served until it was told to end.
-    Drained,
-    /// It ended well, and the queue may have messages.
-    Unfinished,
-    /// It failed, was killed, or could not be started. Messages in its hands come back later.
-    Failed,
-}
-
 #[derive(Debug)]
 struct Queue {
     reporter: Reporter,
@@ -117,7 +106,7 @@ struct Queue {
     /// When the relay is told again that workers run.
     renew_at: Tick,
     depth: Option<(u64, Tick)>,
-    query: Query,
+    query: DepthQuery,
     /// When the next look without a wake-up is due.
     look_at: Tick,
     /// When messages are visible that the relay may have forgotten.
@@ -129,13 +118,6 @@ struct Queue {
     /// When the depth starts workers again after such runs.
     again_at: Tick,
     pauses: Backoff,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Query {
-    No,
-    Wanted,
-    Running,
 }
 
 #[derive(Debug)]
@@ -198,15 +180,31 @@ impl AgentMachine {
             has_depth,
             has_signals,
         } = config;
-        let nominal = config.nominal();
         let slot = || Slot {
             worker: None,
             from: Tick::default(),
             failures: Backoff::new(FAILED.0, FAILED.1),
         };
+        let queue = || Queue {
+            reporter: Reporter::default(),
+            newest: 0,
+            covered: Snapshot::default(),
+            returned: 0,
+            unclaimed: 0,
+            told: config.nominal(),
+            renew_at: Tick::NEVER,
+            depth: None,
+            query: DepthQuery::Idle,
+            look_at: Tick::NEVER,
+            visible_at: Tick::NEVER,
+            before: None,
+            fruitless: 0,
+            again_at: Tick::NEVER,
+            pauses: Backoff::new(FAILED.0, FAILED.1),
+        };
         let mut machine = Self {
             slots: (0..config.max).map(|_| slot()).collect(),
-            queues: Vec::new(),
+            queues: (0..queues).map(|_| queue()).collect(),
             is_pushed: false,
             epoch: None,
             room: if has_signals {
@@ -219,26 +217,7 @@ impl AgentMachine {
             has_depth,
             config,
         };
-        for _ in 0..queues {
-            let look_at = machine.next_look(now);
-            machine.queues.push(Queue {
-                reporter: Reporter::new(),
-                newest: 0,
-                covered: Snapshot::default(),
-                returned: 0,
-                unclaimed: 0,
-                told: nominal,
-                renew_at: Tick::NEVER,
-                depth: None,
-                query: Query::No,
-                look_at,
-                visible_at: Tick::NEVER,
-                before: None,
-                fruitless: 0,
-                again_at: Tick::NEVER,
-                pauses: Backoff::new(FAILED.0, FAILED.1),
-            });
-        }
+        machine.plan_looks(now);
         machine
     }
 
@@ -285,9 +264,9 @@ impl AgentMachine {
         if let Some(queue) = self
             .queues
             .iter()
-            .position(|one| one.query == Query::Wanted)
+            .position(|one| one.query == DepthQuery::Wanted)
         {
-            self.queues[queue].query = Query::Running;
+            self.queues[queue].query = DepthQuery::Running;
             return Step::QueryDepth { queue };
         }
         let capacity = self.capacity(now);
@@ -313,7 +292,7 @@ impl AgentMachine {
 
     /// The link to the relay changed.
     pub(crate) fn on_link(&mut self, link: &LinkState, now: Tick) {
-        let connected = link.connection == crate::types::ConnectionState::Connected;
+        let connected = link.connection == ConnectionState::Connected;
         let nominal = self.config.nominal();
         let is_pushed = link.is_pushed() || link.announced;
         let mut is_new = false;
@@ -326,12 +305,19 @@ impl AgentMachine {
         }
         if is_new && self.epoch.as_ref() != Some(&link.epoch) {
             self.epoch = Some(Arc::clone(&link.epoch));
-            self.look_when_visible(now);
+            // It may have restarted, and forgotten when hidden messages become visible: those of
+            // workers that died are visible after the time-out.
+            let span = self.config.visibility_timeout;
+            for queue in self
+                .queues
+                .iter_mut()
+                .filter(|_| !planted!(AgentTrustsTimers))
+            {
+                queue.visible_at = now + span + jitter(span / 2, &mut self.rng);
+            }
         }
         if std::mem::replace(&mut self.is_pushed, is_pushed) != is_pushed {
-            for at in 0..self.queues.len() {
-                self.queues[at].look_at = self.next_look(now);
-            }
+            self.plan_looks(now);
         }
     }
 
@@ -347,21 +333,20 @@ impl AgentMachine {
     }
 
     /// A worker ended, or could not be started.
-    pub(crate) fn on_ended(&mut self, slot: usize, ended: Ended, now: Tick) {
+    pub(crate) fn on_ended(&mut self, slot: usize, end: &WorkerEnd, now: Tick) {
         let Some(worker) = self.slots[slot].worker.take() else {
             return;
         };
         let of_slot = &mut self.slots[slot];
         of_slot.from = worker.began + DWELL;
-        match ended {
+        match end {
             // It may also have left messages in its hands.
-            Ended::Drained if worker.is_cut => self.failed(worker.queue, now),
-            Ended::Drained => {
-                self.slots[slot].failures.reset();
+            WorkerEnd::Done if worker.is_cut => self.failed(worker.queue, now),
+            WorkerEnd::Done => {
+                of_slot.failures.reset();
                 self.drained(worker, now);
             }
-            Ended::Unfinished => {
-                let of_slot = &mut self.slots[slot];
+            WorkerEnd::Unfinished => {
                 if now.since(worker.began) >= DWELL {
                     of_slot.failures.reset();
                 } else {
@@ -370,7 +355,7 @@ impl AgentMachine {
                 self.left(worker.queue);
                 self.give_back(worker.queue, now);
             }
-            Ended::Failed => {
+            WorkerEnd::Failed(_) => {
                 of_slot.from = now + of_slot.failures.next(&mut self.rng);
                 self.failed(worker.queue, now);
             }
@@ -381,7 +366,7 @@ impl AgentMachine {
     pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) -> bool {
         let running = self.running(queue);
         let one = &mut self.queues[queue];
-        one.query = Query::No;
+        one.query = DepthQuery::Idle;
         let Some(depth) = depth else {
             // A look by a worker shows what the depth does not.
             if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
@@ -464,9 +449,13 @@ impl AgentMachine {
         self.slots.iter().filter_map(|slot| slot.worker.as_ref())
     }
 
+    /// Returns the workers that were not told to end.
+    fn serving(&self) -> impl Iterator<Item = &Worker> {
+        self.workers().filter(|one| !one.ending)
+    }
+
     fn running(&self, queue: usize) -> usize {
-        let of_queue = |one: &&Worker| one.queue == queue && !one.ending;
-        self.workers().filter(of_queue).count()
+        self.serving().filter(|one| one.queue == queue).count()
     }
 
     fn wanted(&self, depth: u64) -> usize {
@@ -497,17 +486,9 @@ impl AgentMachine {
         let serves = self.config.idle.is_some();
         let per = u64::from(self.config.per);
         let mut left = messages;
-        let workers = self
-            .slots
-            .iter_mut()
-            .filter_map(|slot| slot.worker.as_mut());
-        for worker in workers.filter(|one| one.queue == queue && !one.ending) {
+        for worker in workers_of(&mut self.slots, queue).filter(|one| !one.ending) {
             worker.woken_at = now;
-            let taken = if serves {
-                left.min(per)
-            } else {
-                left.min(worker.credit)
-            };
+            let taken = left.min(if serves { per } else { worker.credit });
             worker.credit = worker.credit.saturating_sub(taken);
             worker.late += taken;
             left -= taken;
@@ -524,8 +505,8 @@ impl AgentMachine {
             one.reporter.found(snapshot, now);
         }
         let is_old = one.depth.is_none_or(|(_, at)| at + DEPTH_EVERY <= now);
-        if self.has_depth && is_old && one.query == Query::No {
-            one.query = Query::Wanted;
+        if self.has_depth && is_old {
+            one.query.want();
         }
     }
 
@@ -553,30 +534,33 @@ impl AgentMachine {
 
     fn drained(&mut self, worker: Worker, now: Tick) {
         let queue = worker.queue;
-        let is_busy = self.workers().any(|other| other.queue == queue);
+        let newest = self.queues[queue].newest;
+        let others = || self.workers().filter(|other| other.queue == queue);
+        let is_busy = others().next().is_some();
+        let looks = others().any(|other| other.covers.wake_count >= newest);
         let one = &mut self.queues[queue];
         if worker.covers.wake_count >= one.covered.wake_count {
             one.covered = worker.covers;
         }
-        let covers_all = one.covered.wake_count >= one.newest;
+        let covers_all = one.covered.wake_count >= newest;
         if covers_all || planted!(AgentForgetsLate) {
             one.unclaimed = 0;
         } else {
             // It may have read the queue before these came.
             one.unclaimed = one.unclaimed.saturating_add(worker.late);
-            self.ensure_look(queue);
+            if newest > one.returned && !looks {
+                // A worker must look that begins after the newest wake-up.
+                one.unclaimed = one.unclaimed.max(1);
+            }
         }
-        let one = &mut self.queues[queue];
         if covers_all && !is_busy {
             one.reporter.drained(one.covered, now);
         }
         self.left(queue);
-        let one = &mut self.queues[queue];
         if self.has_depth && self.config.idle.is_none() {
+            let one = &mut self.queues[queue];
             one.before = worker.depth;
-            if one.query == Query::No {
-                one.query = Query::Wanted;
-            }
+            one.query.want();
         }
     }
 
@@ -604,22 +588,11 @@ impl AgentMachine {
         one.reporter.add_hidden(Duration::ZERO, now);
     }
 
-    /// Makes sure that a worker looks which began after the newest wake-up.
-    fn ensure_look(&mut self, queue: usize) {
-        let one = &self.queues[queue];
-        let looks = |other: &Worker| other.queue == queue && other.covers.wake_count >= one.newest;
-        let known = one.covered.wake_count.max(one.returned);
-        if one.newest > known && !self.workers().any(looks) {
-            let one = &mut self.queues[queue];
-            one.unclaimed = one.unclaimed.max(1);
-        }
-    }
-
     /// Looks without a wake-up: the relay is away, or a check is due.
     fn look_where_due(&mut self, now: Tick) {
         for queue in 0..self.queues.len() {
             let one = &mut self.queues[queue];
-            if self.stopped || one.look_at.min(one.visible_at).min(one.again_at) > now {
+            if self.stopped || one.next_look() > now {
                 continue;
             }
             if one.visible_at <= now {
@@ -630,24 +603,17 @@ impl AgentMachine {
                 (one.again_at, one.fruitless) = (Tick::NEVER, FRUITLESS - 1);
             }
             self.count_look(queue, now);
-            let one = &mut self.queues[queue];
-            match self.has_depth {
-                true if one.query == Query::No => one.query = Query::Wanted,
-                true => {}
-                false => self.claim(queue, 0, now),
+            if self.has_depth {
+                self.queues[queue].query.want();
+            } else {
+                self.claim(queue, 0, now);
             }
         }
     }
 
-    /// The relay may have restarted, and forgotten when hidden messages become visible: those of workers
-    /// that died are visible after the time-out.
-    fn look_when_visible(&mut self, now: Tick) {
-        if planted!(AgentTrustsTimers) {
-            return;
-        }
-        let span = self.config.visibility_timeout;
-        for queue in &mut self.queues {
-            queue.visible_at = now + span + jitter(span / 2, &mut self.rng);
+    fn plan_looks(&mut self, now: Tick) {
+        for at in 0..self.queues.len() {
+            self.queues[at].look_at = self.next_look(now);
         }
     }
 
@@ -697,8 +663,7 @@ impl AgentMachine {
         } else {
             idle
         };
-        let serving = self.workers().filter(|one| !one.ending).count();
-        if serving <= self.config.min {
+        if self.serving().count() <= self.config.min {
             return None;
         }
         let is_due = |one: &Worker| !one.ending && one.woken_at + idle <= now;
@@ -716,9 +681,7 @@ impl AgentMachine {
         match one.depth {
             Some((0, at)) if at >= since => Some(slot),
             _ => {
-                if one.query == Query::No {
-                    one.query = Query::Wanted;
-                }
+                one.query.want();
                 None
             }
         }
@@ -726,27 +689,17 @@ impl AgentMachine {
 
     /// The queue is not known to be empty: its workers serve for longer.
     fn put_off_ends(&mut self, queue: usize, now: Tick) {
-        let workers = self
-            .slots
-            .iter_mut()
-            .filter_map(|slot| slot.worker.as_mut());
-        for worker in workers.filter(|one| one.queue == queue) {
-            worker.woken_at = now;
-        }
+        workers_of(&mut self.slots, queue).for_each(|worker| worker.woken_at = now);
     }
 
     /// Returns a queue that needs a worker: the one that has the fewest.
     fn queue_to_start(&self) -> Option<usize> {
         let needs = |at: &usize| self.queues[*at].unclaimed > 0;
-        let found = (0..self.queues.len())
-            .filter(needs)
-            .min_by_key(|at| self.running(*at));
-        let serving = self.workers().filter(|one| !one.ending).count();
-        let lacks = !self.stopped && serving < self.config.min;
-        found.or_else(|| {
-            let all = 0..self.queues.len();
-            all.filter(|_| lacks).min_by_key(|at| self.running(*at))
-        })
+        let all = 0..self.queues.len();
+        let fewest = |at: &usize| self.running(*at);
+        let found = all.clone().filter(needs).min_by_key(fewest);
+        let lacks = !self.stopped && self.serving().count() < self.config.min;
+        found.or_else(|| all.filter(|_| lacks).min_by_key(fewest))
     }
 
     /// Returns the slot that is free first, and since or from when.
@@ -795,20 +748,15 @@ impl AgentMachine {
     fn next_event(&self, now: Tick) -> Tick {
         let of_queue = |one: &Queue| {
             let report = one.reporter.next(now).unwrap_or(Tick::NEVER);
-            let looks = if self.stopped {
-                Tick::NEVER
-            } else {
-                one.look_at.min(one.visible_at).min(one.again_at)
-            };
-            report.min(looks).min(one.renew_at)
+            let look = Some(one.next_look()).filter(|_| !self.stopped);
+            report.min(look.unwrap_or(Tick::NEVER)).min(one.renew_at)
         };
         let queues = self.queues.iter().map(of_queue).min();
         let free = self.slots.iter().filter(|slot| slot.worker.is_none());
         // A slot counts for the capacity a little before it is free.
         let free = free.flat_map(|slot| [slot.from, slot.from - DWELL]);
         let idle = self.config.idle.filter(|_| !self.stopped);
-        let ends = self.workers().filter(|one| !one.ending);
-        let ends = ends.filter_map(|one| Some(one.woken_at + idle?));
+        let ends = self.serving().filter_map(|one| Some(one.woken_at + idle?));
         let room = match self.room {
             Room::No(at) => Some(at),
             _ => None,
@@ -818,7 +766,17 @@ impl AgentMachine {
     }
 }
 
+fn workers_of(slots: &mut [Slot], queue: usize) -> impl Iterator<Item = &mut Worker> {
+    let workers = slots.iter_mut().filter_map(|slot| slot.worker.as_mut());
+    workers.filter(move |worker| worker.queue == queue)
+}
+
 impl Queue {
+    /// Returns when a look without a wake-up is due.
+    fn next_look(&self) -> Tick {
+        self.look_at.min(self.visible_at).min(self.again_at)
+    }
+
     fn forget_fruitless(&mut self) {
         self.fruitless = 0;
         self.again_at = Tick::NEVER;

@@ -89,12 +89,15 @@ fn both_policies_are_read_as_documented() {
 #[test]
 fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
     for (text, words) in [
-        ("", "policy: must be"),
-        ("policy = \"step\"", "but is \"step\""),
-        ("policy = \"steps\"\nstep = 1", "step: is no key of policy"),
+        ("", "missing field `policy`"),
+        (
+            "policy = \"step\"",
+            "unknown variant `step`, expected `steps`",
+        ),
+        ("policy = \"steps\"\nstep = 1", "unknown field `step`"),
         (
             "policy = \"steps\"\ntarget = \"1s\"",
-            "target: is no key of policy",
+            "`target` and `assumed` of",
         ),
         (
             "policy = \"steps\"\nsteps = [[9, 1], [8, 1]]",
@@ -106,20 +109,23 @@ fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
         ),
         (
             "policy = \"steps\"\nsteps = [[9]]",
-            "steps: must be a list of",
+            "expected a tuple of size 2 in `steps`",
         ),
         (
             "policy = \"steps\"\nsteps = [[-9, 1]]",
-            "steps: must be a list of",
+            "expected u64 in `steps`",
         ),
-        ("policy = \"steps\"\nmost = 0", "most: must be a whole"),
+        (
+            "policy = \"steps\"\nmost = 0",
+            "expected a nonzero usize in `most`",
+        ),
         (
             "policy = \"target-latency\"\ntarget = \"0s\"",
-            "target: must be a span",
+            "`target` and `assumed` must be longer than 0",
         ),
         (
             "policy = \"target-latency\"\nassumed = 3",
-            "assumed: must be a span",
+            "expected a string in `assumed`",
         ),
         ("policy = \"steps\"\nmost =", "line 2"),
     ] {
@@ -134,7 +140,7 @@ fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
     let error = PolicyFile::open(missing).expect_err("missing");
     assert!(error.message().contains("missing.toml"), "{error}");
     let error = PolicyFile::open(bench.directory.path()).expect_err("a directory");
-    assert!(error.message().contains("is no file"), "{error}");
+    assert!(error.message().contains("is not a regular file"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,5 +198,79 @@ async fn an_editor_may_replace_the_file() {
         fs::rename(&new, &bench.path).expect("replaced");
         a_second().await;
         assert_eq!(tasks(&policy, 5), most);
+    }
+}
+
+#[test]
+fn all_keys_are_read_and_the_others_have_defaults() {
+    let text = "min = 1\nmax = 9\nbacklog_per_node = 100\nlatency = \"2s\"\nbusy_share = 0.8\n\
+                step_up = 4\nstep_down = 2\ncool_down = \"0\"\n";
+    let all = FleetPolicy {
+        min: 1,
+        max: 9,
+        backlog_per_node: Some(100),
+        latency: Some(Duration::from_secs(2)),
+        busy_share: Some(0.8),
+        step_up: Some(4),
+        step_down: Some(2),
+        cool_down: Duration::ZERO,
+    };
+    assert_eq!(parse_fleet(text), Ok(all));
+    let least = FleetPolicy {
+        max: 3,
+        backlog_per_node: None,
+        busy_share: Some(1.0),
+        ..FleetPolicy::default()
+    };
+    assert_eq!(parse_fleet("max = 3\nbusy_share = 1\n"), Ok(least));
+}
+
+#[test]
+fn a_refusal_names_the_key_and_the_rule() {
+    for (text, words) in [
+        ("max = ", "line 1: "),
+        ("backlog_per_node = 5", "line 1: missing field `max`"),
+        ("max = 0", "max: must be 1 or more"),
+        (
+            "max = 3",
+            "backlog_per_node: must be stated, or `latency`, or `busy_share`",
+        ),
+        (
+            "max = 3\nmin = 4\nbusy_share = 1",
+            "min: must be at most max (3), not 4",
+        ),
+        (
+            "max = 3\nmin = -1",
+            "line 2: invalid value: integer `-1`, expected usize in `min`",
+        ),
+        (
+            "max = 3\nbusy_share = 1.5",
+            "busy_share: must be above 0 and at most 1",
+        ),
+        (
+            "max = 3\nbusy_share = nan",
+            "busy_share: must be above 0 and at most 1",
+        ),
+        (
+            "max = 3\nbusy_share = \"much\"",
+            "line 2: invalid type: string \"much\", expected f64 in `busy_share`",
+        ),
+        (
+            "max = 3\nlatency = \"0s\"",
+            "latency: must be longer than 0",
+        ),
+        (
+            "max = 3\ncool_down = 5",
+            "line 2: invalid type: integer `5`, expected a string in `cool_down`",
+        ),
+        ("max = 3\nstep_up = 0", "step_up: must be 1 or more"),
+        (
+            "max = 3\nbusy_share = 1\nmost = 3",
+            "line 3: unknown field `most`, expected one of ",
+        ),
+    ] {
+        let refused = parse_fleet(text).expect_err(text);
+        assert!(refused.starts_with(words), "{text}: {refused}");
+        assert!(!refused.contains('\n'), "{text}: {refused}");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Snapshot {
 }
 
 /// The reporting side of one queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reporter {
     /// Number of streams that received a Welcome; 0 means that there is no stream to report on.
     stream: u64,
@@ -44,20 +44,19 @@ pub(crate) struct Reporter {
     state: ReportState,
     /// The newest snapshot of a completed get.
     covered: Snapshot,
-    /// The last report that this stream's relay acknowledged: state, wake count and time.
-    acknowledged: Option<(ReportState, u64, Tick)>,
+    /// The last report that this stream's relay acknowledged.
+    acknowledged: Option<SentReport>,
     /// When to report BUSY or DRAINED.
     due: Option<Tick>,
     /// When messages become visible that only this listener knows of, and whether it was reported.
     hidden: BTreeMap<Tick, bool>,
-    in_flight: Option<InFlight>,
+    in_flight: Option<SentReport>,
     /// No report before this time: the last one failed.
     retry_at: Tick,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct InFlight {
-    stream: u64,
+struct SentReport {
     state: ReportState,
     wake_count: u64,
     hidden: Option<Tick>,
@@ -75,29 +74,12 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const REFUSED_AFTER: Duration = Duration::from_secs(30);
 
 impl Reporter {
-    pub(crate) fn new() -> Self {
-        Self {
-            stream: 0,
-            connected: false,
-            sequence: 0,
-            woken: 0,
-            state: ReportState::Unspecified,
-            covered: Snapshot::default(),
-            acknowledged: None,
-            due: None,
-            hidden: BTreeMap::new(),
-            in_flight: None,
-            retry_at: Tick::default(),
-        }
-    }
-
     /// Returns the snapshot for a get that is issued now.
     pub(crate) fn snapshot(&self, wake_count: u64) -> Snapshot {
-        let (stream, sequence) = (self.stream, self.sequence);
         Snapshot {
             wake_count,
-            stream,
-            sequence,
+            stream: self.stream,
+            sequence: self.sequence,
         }
     }
 
@@ -165,14 +147,15 @@ impl Reporter {
     pub(crate) fn found(&mut self, snapshot: Snapshot, now: Tick) {
         self.cover(snapshot);
         self.state = ReportState::Busy;
-        let due = match self.last_report() {
-            Some((ReportState::Busy, wake_count, _)) if wake_count < self.woken => now + BUSY_AFTER,
+        let due = match self
+            .last_report()
+            .filter(|last| last.wake_count >= self.woken)
+        {
             // R14: the BUSY lease is renewed by gets, never by a timer.
-            Some((ReportState::Busy, _, at)) if now < at + RENEW_AFTER => return,
-            Some((ReportState::Busy, ..)) => now,
-            Some((_, wake_count, _)) if wake_count >= self.woken => now,
+            Some(last) if last.state == ReportState::Busy && now < last.at + RENEW_AFTER => return,
+            Some(_) => now,
             None if self.woken == 0 => now,
-            _ => now + BUSY_AFTER,
+            None => now + BUSY_AFTER,
         };
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
@@ -181,13 +164,10 @@ impl Reporter {
     pub(crate) fn drained(&mut self, snapshot: Snapshot, now: Tick) {
         self.cover(snapshot);
         self.state = ReportState::Drained;
-        let news = match self.last_report() {
-            Some((state, wake_count, _)) => {
-                state != ReportState::Drained || wake_count < self.woken
-            }
-            None => true,
-        };
-        self.due = news.then_some(now);
+        let is_news = self
+            .last_report()
+            .is_none_or(|last| last.state != ReportState::Drained || last.wake_count < self.woken);
+        self.due = is_news.then_some(now);
     }
 
     /// Messages become visible after `delay`, and no other process reports them.
@@ -207,8 +187,7 @@ impl Reporter {
         // A sequence of an earlier stream means nothing on this one.
         let covered = Some(self.covered).filter(|snapshot| snapshot.stream == self.stream);
         self.due = None;
-        self.in_flight = Some(InFlight {
-            stream: self.stream,
+        self.in_flight = Some(SentReport {
             state: self.state,
             wake_count: self.covered.wake_count,
             hidden,
@@ -226,12 +205,8 @@ impl Reporter {
         if !self.has_stream() || self.in_flight.is_some() {
             return None;
         }
-        let unreported = self
-            .hidden
-            .values()
-            .any(|reported| !reported)
-            .then_some(now);
-        let due = [self.due, unreported].into_iter().flatten().min()?;
+        let is_unreported = self.hidden.values().any(|reported| !reported);
+        let due = if is_unreported { now } else { self.due? };
         Some(due.max(self.retry_at))
     }
 
@@ -248,40 +223,28 @@ impl Reporter {
             return;
         };
         match error {
-            None => {
-                self.acknowledged = Some((sent.state, sent.wake_count, sent.at));
+            // An invalid report breaks a rule: sending it again would not help.
+            None | Some(ErrorKind::Invalid) => {
+                self.acknowledged = Some(sent);
                 if let Some(reported) = sent.hidden.and_then(|at| self.hidden.get_mut(&at)) {
                     *reported = true;
                 }
                 self.hidden.retain(|at, reported| *at > now || !*reported);
             }
             // The relay has lost the stream. Report after the next Welcome.
-            Some(ErrorKind::NotFound) => self.connected = sent.stream != self.stream,
-            // It breaks a rule: sending it again would not help.
-            Some(ErrorKind::Invalid) => {
-                self.acknowledged = Some((sent.state, sent.wake_count, sent.at));
-                if let Some(at) = sent.hidden {
-                    self.hidden.remove(&at);
-                }
-            }
-            // A proxy may have refused it, and may accept it later.
-            Some(ErrorKind::Denied | ErrorKind::Unsupported) => {
-                self.retry_at = now + REFUSED_AFTER;
-                self.due = Some(now);
-            }
-            Some(_) => {
-                self.retry_at = now + RETRY_AFTER;
-                self.due = Some(now);
+            Some(ErrorKind::NotFound) => self.connected = false,
+            Some(kind) => {
+                // A proxy may have refused it, and may accept it later.
+                let refused = matches!(kind, ErrorKind::Denied | ErrorKind::Unsupported);
+                let wait = if refused { REFUSED_AFTER } else { RETRY_AFTER };
+                (self.retry_at, self.due) = (now + wait, Some(now));
             }
         }
     }
 
     /// Returns the report in flight, or else the last acknowledged one.
-    fn last_report(&self) -> Option<(ReportState, u64, Tick)> {
-        let sent = self
-            .in_flight
-            .map(|sent| (sent.state, sent.wake_count, sent.at));
-        sent.or(self.acknowledged)
+    fn last_report(&self) -> Option<SentReport> {
+        self.in_flight.or(self.acknowledged)
     }
 
     /// Replaces all elapsed times by one: a single poll serves all messages that are visible by

@@ -14,8 +14,9 @@ pub(crate) struct TaskId(u64);
 /// The tasks of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    list: BTreeMap<TaskId, Task>,
-    started: u64,
+    pub(super) list: BTreeMap<TaskId, Task>,
+    /// The number of tasks so far.
+    pub(super) started: u64,
 }
 
 /// The state of one task.
@@ -70,6 +71,28 @@ const SLOW_GET: Duration = Duration::from_secs(1);
 /// After this wait for a slot, a task may have to wait until other queues' messages are handled.
 const LONG_SLOT_WAIT: Duration = Duration::from_secs(1);
 
+impl Task {
+    pub(super) fn is_getting(&self) -> bool {
+        matches!(self.state, TaskState::Getting { .. })
+    }
+
+    /// Returns whether it will poll without a wake, now or later.
+    fn polls(&self) -> bool {
+        let never = TaskState::Sleeping { until: Tick::NEVER };
+        self.state != never && self.state != TaskState::Handling
+    }
+
+    /// Returns when a task that may wait for a slot has waited long.
+    fn slot_wait_ends_at(&self) -> Option<Tick> {
+        match self.state {
+            TaskState::Starting { since: from } | TaskState::Sleeping { until: from } => {
+                (!self.holds).then_some(from + LONG_SLOT_WAIT)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Tasks {
     /// Adds a task; returns its id.
     pub(super) fn add(&mut self, task: Task) -> TaskId {
@@ -79,37 +102,18 @@ impl Tasks {
         id
     }
 
-    pub(super) fn remove(&mut self, id: TaskId) -> Option<Task> {
-        self.list.remove(&id)
-    }
-
-    pub(super) fn get(&self, id: TaskId) -> Option<&Task> {
-        self.list.get(&id)
-    }
-
-    pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
-        self.list.get_mut(&id)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// Returns whether no task was ever started.
-    pub(super) fn is_first(&self) -> bool {
-        self.started == 0
-    }
-
-    pub(super) fn any(&self, test: impl FnMut(&Task) -> bool) -> bool {
-        self.list.values().any(test)
+    /// Returns the tasks other than `id`.
+    pub(super) fn others(&self, id: Option<TaskId>) -> impl Iterator<Item = &Task> {
+        let others = self
+            .list
+            .iter()
+            .filter(move |(other, _)| Some(**other) != id);
+        others.map(|(_, task)| task)
     }
 
     /// Counts the gets in flight that were issued at this wake count.
     pub(super) fn count_getting(&self, wake_count: u64) -> usize {
-        let gets = |task: &&Task| {
-            matches!(task.state, TaskState::Getting { .. })
-                && task.snapshot.wake_count == wake_count
-        };
+        let gets = |task: &&Task| task.is_getting() && task.snapshot.wake_count == wake_count;
         self.list.values().filter(gets).count()
     }
 
@@ -132,8 +136,7 @@ impl Tasks {
     /// Returns whether a get of the task is in flight.
     #[cfg(test)]
     pub(crate) fn is_getting(&self, id: TaskId) -> bool {
-        let state = self.list.get(&id).map(|task| task.state);
-        matches!(state, Some(TaskState::Getting { .. }))
+        self.list.get(&id).is_some_and(Task::is_getting)
     }
 
     /// Returns whether some task will issue a get soon without a wake.
@@ -156,7 +159,7 @@ impl Tasks {
     }
 
     /// Ends the sleep of one task now, and resets its idle count: the task without messages that
-    /// sleeps longest, or else, if `holding`, a task with messages and free places.
+    /// sleeps longest, or else a task with messages and free places.
     pub(super) fn wake_up_one(&mut self, now: Tick) -> bool {
         let sleeping = self.list.values_mut().filter_map(|task| match task.state {
             TaskState::Sleeping { until } => Some((!task.holds, until, task)),
@@ -172,46 +175,19 @@ impl Tasks {
 
     /// Returns whether a task other than `id` will poll without a wake, now or later.
     pub(super) fn another_polls(&self, id: Option<TaskId>) -> bool {
-        let mut others = self.list.iter().filter(|(other, _)| Some(**other) != id);
-        others.any(|(_, task)| match task.state {
-            TaskState::Handling => false,
-            TaskState::Sleeping { until } => until != Tick::NEVER,
-            _ => true,
-        })
+        self.others(id).any(Task::polls)
     }
 
     /// As [`Self::another_polls`], without tasks that have waited long for a slot.
     pub(super) fn another_polls_soon(&self, id: Option<TaskId>, now: Tick) -> bool {
-        let mut others = self.list.iter().filter(|(other, _)| Some(**other) != id);
-        others.any(|(_, task)| match task.state {
-            TaskState::Handling => false,
-            TaskState::Sleeping { until: Tick::NEVER } => false,
-            TaskState::Sleeping { .. } if task.holds => true,
-            TaskState::Starting { since: from } | TaskState::Sleeping { until: from } => {
-                now < from + LONG_SLOT_WAIT
-            }
-            _ => true,
-        })
+        let is_soon = |task: &Task| task.slot_wait_ends_at().is_none_or(|at| now < at);
+        self.others(id).any(|task| task.polls() && is_soon(task))
     }
 
     /// Returns when the first of the tasks that may wait for a slot has waited long.
     pub(super) fn slot_wait_ends_at(&self, now: Tick) -> Option<Tick> {
-        let tasks = self.list.values().filter(|task| !task.holds);
-        let until = tasks.filter_map(|task| match task.state {
-            TaskState::Starting { since: from } | TaskState::Sleeping { until: from } => {
-                Some(from + LONG_SLOT_WAIT)
-            }
-            _ => None,
-        });
-        until.filter(|until| *until > now).min()
-    }
-
-    /// Counts the tasks other than `id` that hold messages or have a get in flight.
-    pub(super) fn count_busy_others(&self, id: TaskId) -> usize {
-        let busy = |(other, task): &(&TaskId, &Task)| {
-            **other != id && (task.holds || matches!(task.state, TaskState::Getting { .. }))
-        };
-        self.list.iter().filter(busy).count()
+        let waits = self.list.values().filter_map(Task::slot_wait_ends_at);
+        waits.filter(|until| *until > now).min()
     }
 
     /// Keeps the tasks that were about to end, so that they use their free places; returns whether
@@ -226,41 +202,33 @@ impl Tasks {
     }
 
     /// Counts the tasks other than `id` that are not about to end.
-    pub(super) fn count_staying_others(&self, id: TaskId) -> usize {
-        let stays = |(other, task): &(&TaskId, &Task)| **other != id && !task.leaving;
-        self.list.iter().filter(stays).count()
-    }
-
-    /// Counts the tasks that are not about to end.
-    pub(super) fn count_staying(&self) -> usize {
-        self.list.values().filter(|task| !task.leaving).count()
+    pub(super) fn count_staying(&self, id: Option<TaskId>) -> usize {
+        self.others(id).filter(|task| !task.leaving).count()
     }
 
     /// Returns a task with messages and free places that does not poll; if `leaving`, also a task
     /// that was about to end.
     pub(super) fn with_free_places(&mut self, leaving: bool) -> Option<(TaskId, &mut Task)> {
         let never = TaskState::Sleeping { until: Tick::NEVER };
-        let has = |task: &Task| task.holds && (task.state == never || (leaving && task.leaving));
-        let found = self.list.iter_mut().find(|(_, task)| has(task));
+        self.find(|task| task.holds && (task.state == never || (leaving && task.leaving)))
+    }
+
+    pub(super) fn find(&mut self, test: impl Fn(&Task) -> bool) -> Option<(TaskId, &mut Task)> {
+        let found = self.list.iter_mut().find(|(_, task)| test(task));
         found.map(|(id, task)| (*id, task))
     }
 
-    /// Returns a task that is about to end.
-    pub(super) fn leaving(&mut self) -> Option<(TaskId, &mut Task)> {
-        let found = self.list.iter_mut().find(|(_, task)| task.leaving);
-        found.map(|(id, task)| (*id, task))
-    }
-
-    /// Limits all timed sleeps to `latest`; returns how many were longer.
-    pub(super) fn wake_up(&mut self, latest: Tick) -> usize {
-        let tasks = self.list.values_mut();
-        let longer = tasks.filter_map(|task| match &mut task.state {
-            TaskState::Sleeping { until } if *until > latest && *until != Tick::NEVER => {
-                Some(until)
+    /// Limits all timed sleeps to `latest`; returns whether one was longer.
+    pub(super) fn wake_up(&mut self, latest: Tick) -> bool {
+        let mut was_longer = false;
+        for task in self.list.values_mut() {
+            if let TaskState::Sleeping { until } = &mut task.state
+                && (latest..Tick::NEVER).contains(until)
+            {
+                (*until, was_longer) = (latest, true);
             }
-            _ => None,
-        });
-        longer.map(|until| *until = latest).count()
+        }
+        was_longer
     }
 
     pub(super) fn count_active(&self) -> usize {
@@ -270,13 +238,12 @@ impl Tasks {
 
     /// Returns whether no task holds a message or may receive one from a get in flight.
     pub(super) fn is_idle(&self) -> bool {
-        let works = |task: &Task| {
-            task.holds
-                || matches!(
+        self.list.values().all(|task| {
+            !task.holds
+                && !matches!(
                     task.state,
                     TaskState::Getting { .. } | TaskState::Handling | TaskState::Ready
                 )
-        };
-        !self.list.values().any(works)
+        })
     }
 }

@@ -57,7 +57,11 @@ fn while_polling_one_task_polls_although_others_handle_messages() {
         bench.finds(task, false);
         task = bench.started();
     }
-    assert_eq!(bench.scaler.tasks().len(), 5, "as many as there may be");
+    assert_eq!(
+        bench.scaler.tasks().list.len(),
+        5,
+        "as many as there may be"
+    );
 }
 
 /// A polling scaler whose policy allows one task, which holds messages.
@@ -119,7 +123,7 @@ fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing(
     bench.finds(tasks[1], false);
     assert_eq!(bench.done(tasks[0]), Again);
     assert_eq!(bench.begin(tasks[0]), Begin::Leave);
-    assert_eq!(bench.scaler.tasks().len(), 2);
+    assert_eq!(bench.scaler.tasks().list.len(), 2);
 }
 
 #[test]
