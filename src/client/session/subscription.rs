@@ -23,10 +23,9 @@ pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
     pub(crate) reconnect: Reconnect,
     undelivered: VecDeque<Undelivered>,
-    /// The newest resume number in effect.
+    /// The newest resume number in effect. Another relay, or a restarted one, does not take it, and
+    /// spreads its CATCH_UPs for it.
     resume: ResumeNumber,
-    /// The epoch of the relay that issued it.
-    epoch: Option<Arc<str>>,
     /// The newest stream's; valid while that is open.
     welcome: Option<Welcome>,
     /// The newest stream's relay does not receive all publishers' notifications.
@@ -60,7 +59,6 @@ impl SubscriptionSession {
             options,
             reconnect: Reconnect::new(config),
             undelivered: VecDeque::new(),
-            epoch: None,
             welcome: None,
             degraded: false,
             degraded_since: None,
@@ -103,7 +101,6 @@ impl SubscriptionSession {
                 self.degraded_since = None;
                 self.set_degraded(welcome.degraded, now);
                 self.welcomes += 1;
-                self.set_epoch(&welcome.epoch);
                 self.welcome = Some(welcome);
             }
             SubscribeEvent::Wake(work) => {
@@ -196,14 +193,6 @@ impl SubscriptionSession {
             "relay `{relay}` is cut off from the other relays of its cluster, or was just now"
         );
         Some(text.into())
-    }
-
-    /// Stores the epoch. A new epoch (a restart or another relay) invalidates the resume number.
-    fn set_epoch(&mut self, epoch: &Arc<str>) {
-        let before = self.epoch.replace(Arc::clone(epoch));
-        if before.is_some_and(|before| before != *epoch) {
-            self.resume = ResumeNumber::default();
-        }
     }
 
     fn keep_resume(&mut self, resume: ResumeNumber) {

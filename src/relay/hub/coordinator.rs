@@ -206,6 +206,11 @@ impl Coordinator {
         self.passed_on |= passed_on;
         if let Some(left_at) = left_at {
             self.active.remove(&member_id.group);
+            if let Some(sentinel) = &mut self.sentinel
+                && self.last_checked_group == member_id.group
+            {
+                sentinel.ask_at_once(now);
+            }
             self.retained
                 .insert((left_at + self.config.group_keep, member_id.group));
             // Groups with members need the room. A group that comes back checks the queue.
@@ -315,7 +320,8 @@ impl Coordinator {
         let capacity = u64::from(capacity);
         let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
         if more {
-            sentinel.ask_more(subscribers, report.depth.div_ceil(capacity), batch);
+            let more = report.depth.div_ceil(capacity);
+            sentinel.ask_more(subscribers, more, now, batch);
         }
         more
     }
@@ -422,19 +428,22 @@ impl Coordinator {
         }
         sentinel.restart(now);
         let is_turn_of_others = sentinel.unanswered % (self.active.len() + 1) == self.active.len();
-        if subscribers.len() == 0 || !is_turn_of_others {
-            let last = self.last_checked_group;
-            let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
-            for at in after.chain(before) {
-                let group = self.groups[*at as usize].as_mut().expect("it has members");
-                if group.check(head, now) {
-                    self.last_checked_group = *at;
-                    sentinel.unanswered += 1;
-                    return;
-                }
+        sentinel.unanswered += 1;
+        if is_turn_of_others && sentinel.ask(subscribers, now, batch) {
+            return;
+        }
+        let last = self.last_checked_group;
+        let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
+        for at in after.chain(before) {
+            let group = self.groups[*at as usize].as_mut().expect("it has members");
+            if group.check(head, now) {
+                self.last_checked_group = *at;
+                return;
             }
         }
-        sentinel.ask(subscribers, now, batch);
+        if !is_turn_of_others {
+            sentinel.ask(subscribers, now, batch);
+        }
     }
 
     fn each_active(&mut self, mut each: impl FnMut(&mut Group)) {

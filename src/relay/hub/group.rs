@@ -48,6 +48,8 @@ pub(super) struct Group {
     passed_on: bool,
     /// A wake-up is due without a new event, for this reason.
     requested: Option<WakeReason>,
+    /// The sentinel asks one member. It is no work of the group, and opens no claim.
+    check_requested: bool,
     /// Work of streams that ended before they took it.
     returned: Delta,
     redelivery: Redelivery,
@@ -128,6 +130,7 @@ impl Group {
             unassigned,
             found_by_check: false,
             requested: None,
+            check_requested: false,
             returned: Delta::default(),
             redelivery: Redelivery::default(),
             used: false,
@@ -238,16 +241,12 @@ impl Group {
         }
     }
 
-    /// One member is asked to check, without a claim: the next one is asked an interval later.
-    /// Returns `false` where all of them poll, or where work waits for a stream that reads: another
-    /// group is asked.
+    /// One member is asked to check: the next one is asked an interval later. Returns `false` where
+    /// all of them poll, or where work waits for a stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
         let waits = head.sequence > self.position.sequence;
-        let asks = !waits && self.members.any_can_check(now);
-        if asks {
-            self.request_wake(WakeReason::Sentinel);
-        }
-        asks
+        self.check_requested = !waits && self.members.any_can_check(now);
+        self.check_requested
     }
 
     /// The queue has counted up to `head`: new work needs a report in time.
@@ -256,7 +255,7 @@ impl Group {
         if new {
             self.owed_up_to = head.sequence;
         }
-        let asks = self.requested.is_some() && self.requested != Some(WakeReason::Sentinel);
+        let asks = self.requested.is_some();
         // A parked redelivery goes on when a member's stream has sent.
         if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
             self.redelivery.track(head.sequence, now, self.timeout);

@@ -15,6 +15,7 @@ use std::{
 use super::{
     core::Hub,
     mailbox::{SubscriptionId, WakeBatch},
+    queue_check::is_turn_of_reporting,
     subscription::Subscription,
     sync::{Mutex, lock},
 };
@@ -132,24 +133,27 @@ impl PatternCheck {
         }
     }
 
-    /// Chooses the next listener that can be asked: one that reports, in every second pass any one,
-    /// and any one also where the check was requested and all others poll.
+    /// Chooses the next listener that can be asked, as the check of a queue does: among the next
+    /// few. A requested check goes also to one that polls.
     fn choose(&mut self, now: Tick) -> Option<Arc<Subscription>> {
-        let all_in_turn = self.unanswered / self.listeners.len().max(1) % 2 == 1;
-        self.unanswered += 1;
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = |may_be_asked: &dyn Fn(&Subscription) -> bool| {
-            let later = self.listeners.range((after, Bound::Unbounded));
-            let mut in_turn = later.chain(&self.listeners).map(|(_, one)| one);
-            in_turn.find(|one| may_be_asked(one)).cloned()
+        let later = self.listeners.range((after, Bound::Unbounded));
+        let in_turn = later.chain(&self.listeners).map(|(_, one)| one);
+        let in_turn = in_turn.take(self.listeners.len().min(VISITS_PER_CALL));
+        let can_check = |one: &&Arc<Subscription>| one.mailbox.can_check(now);
+        let reports = |one: &&Arc<Subscription>| can_check(one) && one.mailbox.reports();
+        let reporting = in_turn.clone().filter(reports).count();
+        let all = in_turn.clone().filter(can_check).count();
+        let chosen = match is_turn_of_reporting(self.unanswered, reporting, all) {
+            true => in_turn.clone().find(reports),
+            false => in_turn.clone().find(can_check),
         };
-        let can_check = |one: &Subscription| one.mailbox.can_check(now);
-        let reports = |one: &Subscription| can_check(one) && one.mailbox.reports();
-        let chosen = (!all_in_turn).then(|| next(&reports)).flatten();
-        let chosen = chosen.or_else(|| next(&can_check));
-        let chosen = chosen.or_else(|| self.requested.then(|| next(&|_| true)).flatten());
+        let any = in_turn.clone().next().filter(|_| self.requested);
+        let chosen = chosen.or(any).cloned();
+        self.unanswered += 1;
         if !planted!(CheckTurnStuck) || self.last.is_none() {
-            self.last = chosen.as_ref().map(|one| one.id).or(self.last);
+            let visited = in_turn.last();
+            self.last = chosen.as_ref().or(visited).map(|one| one.id).or(self.last);
         }
         chosen
     }
@@ -172,6 +176,14 @@ impl Hub {
                     check.requested |= subscription.group.is_some();
                     let next = self.next_pattern_check(check, now);
                     check.due = check.left_due.take().unwrap_or(next).clamp(now, next);
+                }
+                // Its listener has given up the stream that was asked.
+                let (listeners, own) = (&check.listeners, &subscription.listener_id);
+                let is_abandoned = |(id, _): &mut (SubscriptionId, bool)| {
+                    listeners.get(id).is_some_and(|one| one.listener_id == *own)
+                };
+                if let Some((_, requested)) = check.asked.take_if(is_abandoned) {
+                    check.requested |= requested;
                 }
                 let one = Arc::clone(subscription);
                 check.listeners.insert(subscription.id, one);
@@ -276,6 +288,9 @@ impl Hub {
     fn check_pattern(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
         let has_queue = self.has_queue(&key.0);
         let mut table = lock(&self.pattern_checks.table);
+        if table.checks.get(key).is_none_or(|check| check.due > now) {
+            return 0;
+        }
         let (mut chosen, mut listeners) = (None, 0);
         table.change(key, |check| {
             listeners = check.listeners.len();
@@ -305,7 +320,7 @@ impl Hub {
             drop(cursors);
             batch.mark_selectors(&chosen.mailbox);
         }
-        listeners.max(1)
+        listeners.clamp(1, VISITS_PER_CALL)
     }
 
     /// Returns whether a matching queue has an entry. Of many queues with the same beginning only

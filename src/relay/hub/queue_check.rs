@@ -3,9 +3,9 @@
 //!
 //! R11: one listener is asked in each interval, in turn, and only a report restarts the interval. A
 //! listener that hangs costs one interval, since the next one is asked then. Listeners that report
-//! are asked first; the others have a turn where none of those has answered. Agents and listeners
-//! that poll are not asked. Due times lie on a grid, so that one Wake carries the checks of many
-//! queues. A plain structure: the entry's lock guards it.
+//! are asked first; where none of those has answered, all are in turn. Agents and listeners that
+//! poll are not asked. Due times lie on a grid, so that one Wake carries the checks of many queues.
+//! A plain structure: the entry's lock guards it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,8 +24,10 @@ pub(super) struct QueueCheck {
     cluster: bool,
     /// When the next listener is asked; [`Tick::NEVER`]: when one joins.
     due: Tick,
-    /// Checks in a row that nobody has reported.
+    /// Checks in a row without a report: of all, and those that listeners outside of groups were
+    /// asked for.
     pub(super) unanswered: usize,
+    asked_in_vain: usize,
     /// The listener that was asked last, while the check is unreported.
     asked: Option<u64>,
     last_asked: Option<u64>,
@@ -45,6 +47,7 @@ impl QueueCheck {
             cluster: config.cluster,
             due: now,
             unanswered: 0,
+            asked_in_vain: 0,
             asked: None,
             last_asked: None,
             pending: BTreeSet::new(),
@@ -60,7 +63,7 @@ impl QueueCheck {
 
     /// A check was reported.
     pub(super) fn reported(&mut self, now: Tick) {
-        (self.asked, self.unanswered) = (None, 0);
+        self.forget_asked();
         self.restart(now);
     }
 
@@ -68,8 +71,19 @@ impl QueueCheck {
     pub(super) fn checked_by_peer(&mut self, now: Tick) {
         // A check that is due without listeners stays due for the next one.
         if self.due != Tick::NEVER {
-            (self.asked, self.unanswered) = (None, 0);
+            self.forget_asked();
             self.restart_after(self.interval, self.interval / 10, now);
+        }
+    }
+
+    fn forget_asked(&mut self) {
+        (self.asked, self.unanswered, self.asked_in_vain) = (None, 0, 0);
+    }
+
+    /// Nobody is left whom the unreported check was given to: the next one is asked at once.
+    pub(super) fn ask_at_once(&mut self, now: Tick) {
+        if self.unanswered > 0 {
+            self.due = now;
         }
     }
 
@@ -120,32 +134,44 @@ impl QueueCheck {
         self.due = Tick::NEVER;
     }
 
-    /// Asks the next listener, if one can be asked. In every second pass over the listeners, those
-    /// that never report have their turn as well.
-    pub(super) fn ask(&mut self, subscribers: &Subscribers, now: Tick, batch: &mut WakeBatch) {
-        let all_in_turn = self.unanswered / subscribers.len().max(1) % 2 == 1;
-        self.unanswered += 1;
-        let next = |reporting: bool| {
-            let mut in_turn = subscribers.in_turn(self.last_asked);
-            in_turn.find(|(_, one)| {
-                one.mailbox.can_check(now) && (!reporting || one.mailbox.reports())
-            })
+    /// Asks the next listener; returns whether one can be asked.
+    pub(super) fn ask(
+        &mut self,
+        subscribers: &Subscribers,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let can_check = || subscribers.iter().filter(|one| one.mailbox.can_check(now));
+        let reporting = can_check().filter(|one| one.mailbox.reports()).count();
+        let of_reporting = is_turn_of_reporting(self.asked_in_vain, reporting, can_check().count());
+        let next = subscribers.in_turn(self.last_asked).find(|(_, one)| {
+            one.mailbox.can_check(now) && (!of_reporting || one.mailbox.reports())
+        });
+        let Some((key, one)) = next else {
+            return false;
         };
-        let first = (!all_in_turn).then(|| next(true)).flatten();
-        if let Some((key, one)) = first.or_else(|| next(false)) {
-            if !planted!(CheckTurnStuck) || self.last_asked.is_none() {
-                self.last_asked = Some(key);
-            }
-            self.asked = Some(key);
-            self.add(key, one, batch);
+        if !planted!(CheckTurnStuck) || self.last_asked.is_none() {
+            self.last_asked = Some(key);
         }
+        self.asked_in_vain += 1;
+        self.asked = Some(key);
+        self.add(key, one, batch);
+        true
     }
 
     /// Asks `more` listeners, because one found more than its capacity.
-    pub(super) fn ask_more(&mut self, subscribers: &Subscribers, more: u64, batch: &mut WakeBatch) {
+    pub(super) fn ask_more(
+        &mut self,
+        subscribers: &Subscribers,
+        more: u64,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
         let others = subscribers.len().saturating_sub(1);
-        for (key, one) in subscribers.in_turn(self.last_asked).take(more.min(others)) {
+        let others = subscribers.in_turn(self.last_asked).take(others);
+        let can_check = others.filter(|(_, one)| one.mailbox.can_check(now));
+        for (key, one) in can_check.take(more) {
             self.last_asked = Some(key);
             self.add(key, one, batch);
         }
@@ -170,4 +196,10 @@ impl QueueCheck {
     fn on_grid(&self, due: Tick) -> Tick {
         due.next_multiple_of(self.interval / GRID)
     }
+}
+
+/// Returns whether a listener that reports has its turn, after so many in vain. Each of those has one
+/// turn before all listeners have theirs.
+pub(super) fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
+    in_vain % (reporting + all).max(1) < reporting
 }

@@ -16,14 +16,49 @@ use crate::{
 impl Group {
     /// Returns whether there is work, and a member that can take it.
     pub(in super::super) fn has_work_to_assign(&self, counted: bool) -> bool {
-        (counted || self.unassigned.get() > 0 || self.requested.is_some())
-            && self.members.any_ready()
+        let asks = self.requested.is_some() || self.check_requested;
+        (counted || self.unassigned.get() > 0 || asks) && self.members.any_ready()
     }
 
-    /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
-    /// streams in `batch`. Returns whether more is left. `counted` is the reason for events after
-    /// the group's position.
+    /// Assigns the pending work to as many members as it needs, `limit` at most, and the sentinel's
+    /// check to one if no member got work; marks their streams in `batch`. Returns whether more is
+    /// left. `counted` is the reason for events after the group's position.
     pub(in super::super) fn assign(
+        &mut self,
+        head: &QueueHead,
+        counted: Option<WakeReason>,
+        now: Tick,
+        limit: &mut usize,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let more = self.assign_work(head, counted, now, limit, batch);
+        if self.check_requested {
+            self.assign_check(head.counters.sequence, now, batch);
+        }
+        more
+    }
+
+    fn assign_check(&mut self, sequence: u64, now: Tick, batch: &mut WakeBatch) {
+        let round = self.redelivery.round;
+        let among = Candidates::Checkers;
+        while let Some(slot) = self.members.choose(among, sequence, round, now) {
+            // A stream with an unsent message gets the check when it has sent, if no other did.
+            let Some(subscriber) = self.members.assign(slot) else {
+                continue;
+            };
+            let assignment = Assignment {
+                reason: WakeReason::Sentinel,
+                sequence,
+                delta: Delta::default(),
+            };
+            self.assign_to(slot, assignment);
+            batch.mark(&subscriber.mailbox, subscriber.cursor);
+            self.check_requested = false;
+            return;
+        }
+    }
+
+    fn assign_work(
         &mut self,
         head: &QueueHead,
         counted: Option<WakeReason>,
@@ -36,7 +71,7 @@ impl Group {
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
-        let (mut left, among) = self.plan(head, counted.is_some(), reason, now);
+        let (mut left, among) = self.plan(head, counted.is_some(), now);
         let asks = left == 0;
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
@@ -87,14 +122,12 @@ impl Group {
                 self.owed_up_to = self.owed_up_to.max(head.sequence);
                 self.record_assignment(last, head, delta, unassigned);
                 // A redelivery that was parked goes on.
-                if self.redelivery.is_given_up() && reason != WakeReason::Sentinel {
+                if self.redelivery.is_given_up() {
                     self.redelivery.rearm(now + self.timeout);
                 }
             }
             // Members of another group have used up this step.
             None if more => {}
-            // A check waits for the stream of one that does not poll.
-            None if reason == WakeReason::Sentinel => {}
             None if asks && self.redelivery.tried_members >= self.len() => self.end_round(now),
             None if !asks && self.members.all_ready() => self.set_unassigned(0),
             None => {}
@@ -105,13 +138,7 @@ impl Group {
     /// Returns the number of messages to assign, 0 for a check by one member, and the members to
     /// choose from. A redelivery does not wait for the streams of the unassigned messages: they may
     /// never read.
-    fn plan(
-        &self,
-        head: &Counters,
-        counted: bool,
-        reason: WakeReason,
-        now: Tick,
-    ) -> (u64, Candidates) {
+    fn plan(&self, head: &Counters, counted: bool, now: Tick) -> (u64, Candidates) {
         if counted {
             let needs = head.delta_since(&self.position).needs();
             let needs = self.unassigned.get().saturating_add(needs);
@@ -126,10 +153,7 @@ impl Group {
         if self.unassigned.get() > 0 && (self.requested.is_none() || can(candidates).is_some()) {
             return (self.unassigned.get(), candidates);
         }
-        match reason {
-            WakeReason::Sentinel => (0, Candidates::Checkers),
-            _ => (0, Candidates::NotTried),
-        }
+        (0, Candidates::NotTried)
     }
 
     /// Takes the wake-up that waits for the member's stream, which is sending it now.
@@ -201,6 +225,8 @@ impl Group {
         self.position = *head;
         self.returned = Delta::default();
         self.requested = None;
+        // Who is woken for work checks the queue as well.
+        self.check_requested = false;
         self.set_unassigned(unassigned);
     }
 

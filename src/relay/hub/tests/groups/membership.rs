@@ -71,6 +71,25 @@ fn the_check_of_a_new_group_by_pattern_goes_to_another_member_where_the_first_en
 }
 
 #[test]
+fn the_check_of_an_abandoned_stream_goes_to_its_listeners_new_stream() {
+    let by_pattern = in_group("g", &["ord*"]);
+    let mut fleet = Fleet::empty(hub());
+    fleet.join(&by_pattern);
+    fleet.hub.fire(START);
+    // The relay does not know that this stream is dead, and may never learn it.
+    let _lost = fleet.members.remove(&0);
+    fleet.now = after(SECOND);
+    fleet.join(&by_pattern);
+    assert_eq!(fleet.fire(after(SECOND)), [(0, CatchUp)]);
+
+    // The same where both joined before a member was asked.
+    let mut fleet = Fleet::empty(hub());
+    (0..2).for_each(|_| fleet.join(&by_pattern));
+    let told = fleet.fire(START);
+    assert!(told.contains(&(1, CatchUp)), "{told:?}");
+}
+
+#[test]
 fn a_group_by_pattern_that_comes_back_checks_for_forgotten_queues() {
     let mut fleet = Fleet::empty(forgetting());
     fleet.join(&in_group("g", &["ord*"]));
