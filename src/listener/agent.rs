@@ -310,11 +310,17 @@ impl Agent {
                 tracing::info!(slot, running = self.machine.active(), "a worker ended");
             }
             Event::Depth(queue, depth) => {
+                let address = &self.queues[queue].address;
                 if let Err(error) = &depth {
-                    let queue = &self.queues[queue].address;
-                    tracing::warn!(%queue, %error, "the depth cannot be read");
+                    tracing::warn!(queue = %address, %error, "the depth cannot be read");
                 }
-                self.machine.on_depth(queue, depth.ok(), now);
+                if self.machine.on_depth(queue, depth.ok(), now) {
+                    tracing::warn!(
+                        queue = %address,
+                        "workers end, and the queue gets no shorter: they read another queue, or its \
+                         messages are in other hands"
+                    );
+                }
             }
             Event::Reported(queue, stream, answer) => {
                 let kind = answer.as_ref().err().map(Error::kind);

@@ -111,6 +111,13 @@ struct Queue {
     look_at: Tick,
     /// When messages are visible that the relay may have forgotten.
     visible_at: Tick,
+    /// The depth before the run that ended last, until the next reading.
+    before: Option<u64>,
+    /// Runs in a row that ended with no fewer messages than before.
+    fruitless: u32,
+    /// When the depth starts workers again after such runs.
+    again_at: Tick,
+    pauses: Backoff,
 }
 
 #[derive(Debug)]
@@ -131,6 +138,7 @@ struct Worker {
     credit: u64,
     /// Messages that it took on after its start.
     late: u64,
+    depth: Option<u64>,
     /// The newest wake-up of its queue.
     woken_at: Tick,
     ending: bool,
@@ -161,6 +169,8 @@ const DEPTH_EVERY: Duration = Duration::from_secs(5);
 /// How long the machine's signals are believed, and how long a machine without room waits.
 const ROOM_FOR: Duration = Duration::from_secs(1);
 const NO_ROOM_FOR: Duration = Duration::from_secs(5);
+/// Runs without progress before the depth alone starts no further one for a while.
+const FRUITLESS: u32 = 3;
 
 impl AgentMachine {
     /// Makes the machine of an agent for so many queues.
@@ -187,6 +197,10 @@ impl AgentMachine {
             query: DepthQuery::Idle,
             look_at: Tick::NEVER,
             visible_at: Tick::NEVER,
+            before: None,
+            fruitless: 0,
+            again_at: Tick::NEVER,
+            pauses: Backoff::new(FAILED.0, FAILED.1),
         };
         let mut machine = Self {
             slots: (0..config.max).map(|_| slot()).collect(),
@@ -310,7 +324,11 @@ impl AgentMachine {
     /// A wake-up of a queue arrived, for so many messages.
     pub(crate) fn on_wake_up(&mut self, queue: usize, sequence: u64, messages: u64, now: Tick) {
         let newest = self.count_look(queue, now);
-        self.queues[queue].reporter.on_wake_up(sequence, newest);
+        let one = &mut self.queues[queue];
+        one.reporter.on_wake_up(sequence, newest);
+        if messages > 0 {
+            one.forget_fruitless();
+        }
         self.claim(queue, messages, now);
     }
 
@@ -344,23 +362,42 @@ impl AgentMachine {
         }
     }
 
-    /// The depth of a queue was read, or could not be.
-    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) {
+    /// The depth of a queue was read, or could not be. Returns whether workers end without progress.
+    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) -> bool {
         let running = self.running(queue);
-        let wanted = depth.map_or(0, |depth| self.wanted(depth).saturating_sub(running));
-        let messages = (wanted as u64).saturating_mul(self.config.per.into());
         let one = &mut self.queues[queue];
         one.query = DepthQuery::Idle;
-        one.unclaimed = one.unclaimed.max(messages);
-        if let Some(depth) = depth {
-            one.depth = Some((depth, now));
-        } else if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
+        let Some(depth) = depth else {
             // A look by a worker shows what the depth does not.
-            one.unclaimed = one.unclaimed.max(1);
+            if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
+                one.unclaimed = one.unclaimed.max(1);
+            }
+            self.put_off_ends(queue, now);
+            return false;
+        };
+        one.depth = Some((depth, now));
+        match one.before.take() {
+            Some(before) if depth >= before && depth > 0 => one.fruitless += 1,
+            None if depth > 0 => {}
+            _ => one.forget_fruitless(),
         }
-        if depth != Some(0) {
+        let mut waits = false;
+        if one.fruitless >= FRUITLESS {
+            // The messages may be in other hands: they are looked for, less and less often.
+            waits = one.again_at == Tick::NEVER;
+            if waits {
+                one.again_at = now + one.pauses.next(&mut self.rng);
+            }
+        } else {
+            let wanted = self.wanted(depth).saturating_sub(running);
+            let messages = (wanted as u64).saturating_mul(self.config.per.into());
+            let one = &mut self.queues[queue];
+            one.unclaimed = one.unclaimed.max(messages);
+        }
+        if depth > 0 {
             self.put_off_ends(queue, now);
         }
+        waits
     }
 
     /// The machine has room for a worker, or has none.
@@ -487,6 +524,7 @@ impl AgentMachine {
             covers,
             credit: per - claimed,
             late: 0,
+            depth: one.depth.map(|(depth, _)| depth),
             woken_at: now,
             ending: false,
             is_cut: false,
@@ -519,6 +557,11 @@ impl AgentMachine {
             one.reporter.drained(one.covered, now);
         }
         self.left(queue);
+        if self.has_depth && self.config.idle.is_none() {
+            let one = &mut self.queues[queue];
+            one.before = worker.depth;
+            one.query.want();
+        }
     }
 
     /// A worker ended with messages in its hands, as far as is known.
@@ -554,6 +597,10 @@ impl AgentMachine {
             }
             if one.visible_at <= now {
                 one.visible_at = Tick::NEVER;
+            }
+            if one.again_at <= now {
+                // One run, which counts again.
+                (one.again_at, one.fruitless) = (Tick::NEVER, FRUITLESS - 1);
             }
             self.count_look(queue, now);
             if self.has_depth {
@@ -727,6 +774,12 @@ fn workers_of(slots: &mut [Slot], queue: usize) -> impl Iterator<Item = &mut Wor
 impl Queue {
     /// Returns when a look without a wake-up is due.
     fn next_look(&self) -> Tick {
-        self.look_at.min(self.visible_at)
+        self.look_at.min(self.visible_at).min(self.again_at)
+    }
+
+    fn forget_fruitless(&mut self) {
+        self.fruitless = 0;
+        self.again_at = Tick::NEVER;
+        self.pauses.reset();
     }
 }
