@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -36,6 +36,8 @@ struct Crew {
     serves: bool,
     has_room: AtomicBool,
     fails: AtomicBool,
+    /// Messages that a worker handles at most before it ends well.
+    takes: AtomicUsize,
     running: Mutex<Vec<usize>>,
     starts: Mutex<Vec<Instant>>,
     most: Mutex<usize>,
@@ -71,7 +73,11 @@ impl Workers for Crew {
 impl Crew {
     async fn read(&self, end: &CancellationToken) -> WorkerEnd {
         sleep(Duration::from_millis(20)).await;
+        let mut left = self.takes.load(Ordering::Relaxed);
         loop {
+            if left == 0 {
+                return WorkerEnd::Done;
+            }
             let got = self.queue.get(1, VISIBILITY).await.expect("in memory");
             if self.fails.load(Ordering::Relaxed) {
                 return WorkerEnd::Failed("the test says so".to_owned());
@@ -89,6 +95,7 @@ impl Crew {
             sleep(SECOND).await;
             self.queue.delete(&message.receipt).await.expect("held");
             *lock(&self.handled) += 1;
+            left -= 1;
         }
     }
 
@@ -114,6 +121,7 @@ impl Fleet {
             serves: config.idle.is_some(),
             has_room: AtomicBool::new(true),
             fails: AtomicBool::new(false),
+            takes: AtomicUsize::new(usize::MAX),
             running: Mutex::default(),
             starts: Mutex::default(),
             most: Mutex::default(),
@@ -288,6 +296,36 @@ async fn a_worker_that_serves_ends_when_it_is_idle_and_its_queue_is_empty() {
     let depths = fleet.queue.usage();
     sleep(3600 * SECOND).await;
     assert_eq!(fleet.queue.usage(), depths);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_depth_workers_start_again_while_messages_remain() {
+    let mut fleet = Fleet::new();
+    fleet.add(&config(1, 100), true);
+    sleep(120 * SECOND).await;
+    fleet.crews[0].takes.store(3, Ordering::Relaxed);
+    fleet.put(30).await;
+    sleep(120 * SECOND).await;
+    assert_eq!((fleet.handled(), fleet.running()), (30, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_that_make_no_progress_start_again_after_longer_and_longer_pauses() {
+    let mut fleet = Fleet::new();
+    fleet.add(&config(1, 100), true);
+    sleep(120 * SECOND).await;
+    let before = fleet.starts();
+    fleet.crews[0].takes.store(0, Ordering::Relaxed);
+    fleet.put(5).await;
+    sleep(3600 * SECOND).await;
+    // A pause is up to 5 minutes; without pauses a worker would start each second.
+    let starts = fleet.starts() - before;
+    assert!((10..100).contains(&starts), "{starts}");
+
+    // No wake-up comes, and the messages are found.
+    fleet.crews[0].takes.store(usize::MAX, Ordering::Relaxed);
+    sleep(320 * SECOND).await;
+    assert_eq!((fleet.handled(), fleet.running()), (5, 0));
 }
 
 #[tokio::test(start_paused = true)]
