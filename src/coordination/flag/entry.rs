@@ -174,13 +174,20 @@ impl FlagEntry {
     }
 
     /// Notes which set was over at the first read of the watchers that registered before it began.
-    pub(super) fn note_base(&mut self, ended: Option<&EndedSet>, began: u64) {
+    /// Returns the number of the newest set that is known to be over. The first read makes it known at
+    /// once: the rest of that read may fail, and a set that ends afterwards was missed.
+    pub(super) fn note_base(&mut self, ended: Option<&EndedSet>, began: u64) -> u64 {
         let number = ended.map_or(0, |ended| ended.number);
+        if self.ended.is_none() {
+            self.newest_set = ended.map(|ended| ended.state.clone());
+        }
+        let known = *self.ended.get_or_insert(number);
         // The known number stays when the store has forgotten its set.
-        let base = number.max(self.ended.unwrap_or(0));
+        let base = number.max(known);
         for (_, watcher) in self.watchers.range_mut(..began) {
             watcher.base.get_or_insert(base);
         }
+        known
     }
 
     /// Takes the newest set that is over, and the set that the same read or write found in the flag's
@@ -188,19 +195,12 @@ impl FlagEntry {
     /// unless they were told a later one.
     pub(super) fn note_ended(
         &mut self,
+        began: u64,
         ended: Option<&EndedSet>,
         found: Option<&FlagState>,
         wakers: &mut Vec<Waker>,
     ) {
-        let Some(known) = self.ended else {
-            self.ended = Some(ended.map_or(0, |ended| ended.number));
-            if let Some(ended) = ended
-                && self.newest_set.is_none()
-            {
-                self.newest_set = Some(ended.state.clone());
-            }
-            return;
-        };
+        let known = self.note_base(ended, began);
         if let Some(ended) = ended.filter(|ended| ended.number > known) {
             self.ended = Some(ended.number);
             // The first read found an earlier end of the same set, which was extended then.

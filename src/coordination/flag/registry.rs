@@ -258,9 +258,10 @@ impl WatchRegistry {
             self.set_expiry(name, None);
         }
         if let Some(entry) = self.entries.get_mut(name) {
-            entry.note_ended(read.ended.as_ref(), found.as_ref(), &mut self.wakers);
+            let (ended, found) = (read.ended.as_ref(), found.as_ref());
+            entry.note_ended(began, ended, found, &mut self.wakers);
             if let Some(expired) = found.filter(|_| active.is_none()) {
-                entry.note_expired(&expired, &mut self.wakers);
+                entry.note_expired(expired, &mut self.wakers);
             }
             let state = active.unwrap_or_else(|| entry.unset());
             entry.observe(began, state, &mut self.wakers);
@@ -296,8 +297,7 @@ impl WatchRegistry {
         self.note_found(&state);
         let mut watching = 0;
         if let Some(entry) = self.entries.get_mut(&name) {
-            entry.note_base(ended, began);
-            entry.note_ended(ended, found, &mut self.wakers);
+            entry.note_ended(began, ended, found, &mut self.wakers);
             entry.versions = None;
             entry.observe(began, state, &mut self.wakers);
             watching = entry.watching();

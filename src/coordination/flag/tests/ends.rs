@@ -109,6 +109,23 @@ async fn a_watcher_that_came_after_an_expiry_is_not_released_when_the_store_is_b
     assert_eq!(take_states(&late), [again]);
 }
 
+/// No watcher has read the flag when its end is written.
+#[tokio::test]
+async fn a_first_watcher_is_told_the_expired_set_only_if_it_came_before_the_expiry() {
+    for (came, told) in [(9, vec![true, false]), (12, vec![false])] {
+        let (store, flags) = setup();
+        unleash(&flags, "go", &lasting(10), 0).await;
+        store.fail(Failing::Everything);
+        let first = flags.watch(&name("go"), listener("first"), false, at(came));
+        first.sync(at(came)).await.expect_err("an outage");
+        store.fail(Failing::Nothing);
+        flags.expire(at(13)).await.expect("expire");
+        let states = take_states(&first);
+        let sets: Vec<_> = states.iter().map(|state| state.set).collect();
+        assert_eq!(sets, told, "{came}");
+    }
+}
+
 #[tokio::test]
 async fn an_expiry_that_is_set_during_the_first_search_stays_known() {
     let store = SteppedStore::at_once().slow_copy();

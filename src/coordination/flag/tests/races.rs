@@ -22,8 +22,11 @@ use crate::{
 /// A write of an actor.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
+    /// Sets it for ten seconds.
     Unleash,
     Leash,
+    /// Ends it as expired.
+    Expire,
 }
 
 /// The actors beside the watcher, and the flag's state before.
@@ -44,8 +47,8 @@ fn run_alone(chooser: &mut Chooser, actor: impl Future<Output = ()>) {
     chooser.run(vec![Box::pin(actor)]);
 }
 
-/// Does the writes. Notes each generation when its set is certain, and whether it began after the
-/// watcher came.
+/// Does the writes. Notes each generation when its set is certain, and whether the watcher came before
+/// the set began, or before an operation that ends it began.
 async fn run_operations(
     flags: &Flags,
     operations: &[Operation],
@@ -53,20 +56,26 @@ async fn run_operations(
     set: &Mutex<Vec<(bool, u64)>>,
 ) {
     for act in operations {
+        let came = came.load(Ordering::Relaxed);
+        if let Operation::Leash | Operation::Expire = act
+            && let Some((came_before, _)) = lock(set).last_mut()
+        {
+            *came_before |= came;
+        }
         match act {
             Operation::Unleash => {
-                let came = came.load(Ordering::Relaxed);
-                let told = flags.unleash(&name("go"), &forever(), at(0)).await;
+                let told = flags.unleash(&name("go"), &lasting(10), at(0)).await;
                 let (state, _) = told.expect("unleash");
                 lock(set).push((came, state.generation));
             }
             Operation::Leash => drop(flags.leash(&name("go"), at(0)).await.expect("leash")),
+            Operation::Expire => drop(flags.expire(at(10)).await.expect("expire")),
         }
     }
 }
 
 /// A watcher registers during writes. It must receive each set that is the newest when its stream
-/// is polled, and at last the state in the store.
+/// is polled, also one that ends here before its first read, and at last the state in the store.
 fn watch_among_writers(scenario: Scenario) -> Explored {
     explore(|chooser| {
         let three = !scenario.also_here.is_empty() || !scenario.elsewhere.is_empty();
@@ -76,13 +85,14 @@ fn watch_among_writers(scenario: Scenario) -> Explored {
         };
         scenario.fault.plant();
         let (here, elsewhere) = (flags(&store), flags(&store));
-        let (set_here, set_elsewhere) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let (sets, sets_elsewhere) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let came = AtomicBool::new(false);
         if scenario.before {
-            run_alone(
-                chooser,
-                run_operations(&elsewhere, &[Operation::Unleash], &came, &set_elsewhere),
-            );
+            run_alone(chooser, async {
+                run_operations(&elsewhere, &[Operation::Unleash], &came, &sets).await;
+                // It learns the expiry.
+                here.recover(at(0)).await.expect("recover");
+            });
         }
         let watch = Mutex::new(None);
         let watcher = async {
@@ -94,7 +104,7 @@ fn watch_among_writers(scenario: Scenario) -> Explored {
         let mut actors: Vec<Actor<'_>> = vec![Box::pin(watcher)];
         for operations in [scenario.here, scenario.also_here] {
             if !operations.is_empty() {
-                let work = run_operations(&here, operations, &came, &set_here);
+                let work = run_operations(&here, operations, &came, &sets);
                 actors.push(Box::pin(work));
             }
         }
@@ -103,7 +113,7 @@ fn watch_among_writers(scenario: Scenario) -> Explored {
                 &elsewhere,
                 scenario.elsewhere,
                 &came,
-                &set_elsewhere,
+                &sets_elsewhere,
             )));
         }
         chooser.run(actors);
@@ -114,8 +124,8 @@ fn watch_among_writers(scenario: Scenario) -> Explored {
         }
         let watch = lock(&watch).take().expect("a watch");
         let told = take_states(&watch);
-        let set_here = lock(&set_here);
-        let newest = set_here.iter().rfind(|(came, _)| *came);
+        let sets = lock(&sets);
+        let newest = sets.iter().rfind(|(came, _)| *came);
         let newest = newest.map(|(_, generation)| *generation);
         check(&store, &told, newest)
     })
@@ -146,8 +156,8 @@ fn check(store: &SteppedStore, told: &[FlagState], newest: Option<u64>) -> Resul
     }
 }
 
-const SCENARIOS: [Scenario; 8] = {
-    use Operation::{Leash, Unleash};
+const SCENARIOS: [Scenario; 10] = {
+    use Operation::{Expire, Leash, Unleash};
     const PLAIN: Scenario = Scenario {
         before: false,
         here: &[],
@@ -167,6 +177,16 @@ const SCENARIOS: [Scenario; 8] = {
         },
         Scenario {
             here: &[Unleash, Leash],
+            ..PLAIN
+        },
+        Scenario {
+            before: true,
+            here: &[Leash],
+            ..PLAIN
+        },
+        Scenario {
+            before: true,
+            here: &[Expire],
             ..PLAIN
         },
         Scenario {
