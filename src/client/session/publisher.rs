@@ -231,6 +231,9 @@ impl PublisherSession {
             return;
         }
         let (sent, sent_at, is_retry) = (request.entries.len(), request.sent_at, request.is_retry);
+        if is_retry && answer.error.is_none() && answer.results.iter().any(Result::is_ok) {
+            self.retries.reset();
+        }
         let mut results = answer.results.into_iter();
         let (mut unanswered, mut refused, mut failure) = (Vec::new(), Vec::new(), None);
         for mut entry in request.entries {
@@ -268,9 +271,6 @@ impl PublisherSession {
         match failure {
             Some(error) => self.put_off(&error, sent, sent_at, now, rng),
             None => self.succeeded(),
-        }
-        if is_retry && self.retries.entries.is_empty() {
-            self.retries.reset();
         }
         self.finish_flushes();
         self.purge();
