@@ -56,6 +56,8 @@ pub(crate) struct PublisherSession {
     pending: Outbox,
     retries: Retries,
     in_flight: VecDeque<Request>,
+    /// The newest request was one of a round of retries: the next one is of new entries, if there are any.
+    was_retry: bool,
     /// Maximum entries of the next request.
     batch: usize,
     waiters: Waiters,
@@ -117,6 +119,7 @@ impl PublisherSession {
             batch: config.batch.clamp(1, Limits::EVENTS),
             config,
             in_flight: VecDeque::new(),
+            was_retry: false,
             waiters: Waiters::default(),
             backoff,
             retry_at: Tick::default(),
@@ -176,8 +179,9 @@ impl PublisherSession {
         }
         let bytes = self.config.entry_bytes();
         let mut entries = Vec::new();
-        // One at a time, so that no other entry waits for them.
-        if !self.is_retrying() {
+        // One at a time and in turn, so that no other entry waits for all of them.
+        let is_turn = !self.was_retry || self.pending.is_empty();
+        if is_turn && !self.is_retrying() {
             entries = self.retries.take(now, self.batch, bytes);
         }
         let is_retry = !entries.is_empty();
@@ -187,6 +191,7 @@ impl PublisherSession {
         if entries.is_empty() {
             return None;
         }
+        self.was_retry = is_retry;
         let notifications = entries
             .iter()
             .map(|entry| entry.with_remaining_delay(now))
