@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{Accepted, Client, Limits, Notification, PublisherOptions, QueueAddress, duration};
+use reveille::{
+    Accepted, Client, Error, ErrorKind, Limits, Notification, PublisherOptions, QueueAddress,
+    duration,
+};
 use serde_json::{Value, json};
 use strsim::osa_distance;
 use tokio::time::timeout;
@@ -86,10 +89,13 @@ impl Args {
         }
         self.hint(&accepted, &client).await;
         for (queue, error) in errors {
+            let error = refusal(&error);
             output::note(format_args!("error: {queue}: {error}"));
         }
         match first {
-            Some((_, error)) => Err(error.into()),
+            Some((queue, error)) => {
+                Err(anyhow::Error::from(refusal(&error)).context(queue.clone()))
+            }
             None => Ok(Exit::OK),
         }
     }
@@ -110,6 +116,24 @@ impl Args {
             "hint: no listener is connected yet for {queue}{others}{near}"
         ));
     }
+}
+
+/// Returns a refusal without the publisher's promise to repeat the notification: the process ends.
+fn refusal(error: &Error) -> Error {
+    let text = refused(error);
+    match error.kind() {
+        ErrorKind::Exhausted => {
+            let text = format!("{text}; it was not notified; run it again");
+            Error::new(ErrorKind::Exhausted, text)
+        }
+        _ => error.clone(),
+    }
+}
+
+/// Returns the relay's part of a refusal, to which the publisher adds what it does.
+pub(super) fn refused(error: &Error) -> &str {
+    let parts = error.message().split_once("; the notification is ");
+    parts.map_or(error.message(), |(refused, _)| refused)
 }
 
 /// Returns the end of a sentence about a queue without listeners: the listened queue with a similar

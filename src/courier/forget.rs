@@ -78,7 +78,9 @@ impl QueueManager {
     pub async fn new_identity(&self) -> Result<Renewed> {
         let renewed = self.database().write(|transaction| {
             transaction.execute("UPDATE identity SET id = randomblob(16)", [])?;
-            let mut removed = transaction.execute("DELETE FROM inbound", [])?;
+            let mut removed = transaction.execute("DELETE FROM inbound WHERE queue <> ''", [])?;
+            // The ids of messages that were given up.
+            transaction.execute("DELETE FROM inbound", [])?;
             removed += transaction.execute("DELETE FROM outgoing WHERE status = 2", [])?;
             transaction.execute("DELETE FROM senders", [])?;
             let update = "UPDATE hops SET uncertain_upto = 0, receiver = NULL, connected_at = NULL";

@@ -31,7 +31,7 @@ use crate::{
             limit,
         },
     },
-    types::{Notification, Notifier},
+    types::{Accepted, Notification, Notifier},
 };
 
 /// A row of `unnotified`.
@@ -144,31 +144,39 @@ impl Shared {
         notifier: &dyn Notifier,
         rows: Vec<Unnotified>,
     ) -> Result<(Vec<Unnotified>, Option<Error>)> {
-        if rows.is_empty() {
-            return Ok((rows, None));
-        }
-        let notifications = rows.iter().map(|row| {
-            Ok(Notification {
-                messages: row.messages.unsigned_abs(),
-                payload_size: row.bytes.unsigned_abs(),
-                delay: row.delay,
-                ..Notification::new(self.address(&row.name)?)
-            })
-        });
-        let notifications = notifications.collect::<Result<Vec<_>>>()?;
-        let results = notifier.notify_each(notifications).await?;
         let (mut told, mut first) = (Vec::new(), None);
-        for (row, result) in rows.into_iter().zip(results) {
-            match result {
-                Ok(_) => told.push(row),
-                Err(error) if is_of_a_queue(&error) => {
-                    lock(&self.refused).insert(row.queue, Instant::now() + PAUSE);
-                    first.get_or_insert(error);
+        let (mut sent, mut notifications) = (Vec::new(), Vec::new());
+        let mut refuse = |row: &Unnotified, error| {
+            lock(&self.refused).insert(row.queue, Instant::now() + PAUSE);
+            first.get_or_insert(error);
+        };
+        for row in rows {
+            match self.notification(&row) {
+                Ok(notification) => {
+                    notifications.push(notification);
+                    sent.push(row);
                 }
-                Err(error) => first = Some(error),
+                Err(error) => refuse(&row, error),
             }
         }
-        Ok((told, first))
+        let mut of_all = None;
+        for (row, result) in sent.into_iter().zip(send(notifier, notifications).await?) {
+            match result {
+                Ok(_) => told.push(row),
+                Err(error) if is_of_a_queue(&error) => refuse(&row, error),
+                Err(error) => of_all = Some(error),
+            }
+        }
+        Ok((told, of_all.or(first)))
+    }
+
+    fn notification(&self, row: &Unnotified) -> Result<Notification> {
+        Ok(Notification {
+            messages: row.messages.unsigned_abs(),
+            payload_size: row.bytes.unsigned_abs(),
+            delay: row.delay,
+            ..Notification::new(self.address(&row.name)?)
+        })
     }
 
     /// Wakes the host, if it is another process. The rows of `outgoing` are the durable record.
@@ -195,6 +203,34 @@ impl Drop for Queued {
     fn drop(&mut self) {
         self.0.notifies.store(false, Ordering::Release);
     }
+}
+
+/// Notifies of all at once, or one by one where a single one is the cause of an error of all. The results
+/// end with the first error that concerns all queues.
+async fn send(
+    notifier: &dyn Notifier,
+    notifications: Vec<Notification>,
+) -> Result<Vec<Result<Accepted>>> {
+    if notifications.is_empty() {
+        return Ok(Vec::new());
+    }
+    let error = match notifier.notify_each(notifications.clone()).await {
+        Err(error) if is_of_a_queue(&error) => error,
+        results => return results,
+    };
+    if notifications.len() == 1 {
+        return Ok(vec![Err(error)]);
+    }
+    let mut results = Vec::with_capacity(notifications.len());
+    for notification in notifications {
+        let result = notifier.notify(vec![notification]).await;
+        let concerns_all = result.as_ref().is_err_and(|error| !is_of_a_queue(error));
+        results.push(result.map(|accepted| accepted.first().copied().unwrap_or_default()));
+        if concerns_all {
+            break;
+        }
+    }
+    Ok(results)
 }
 
 /// Returns whether an error of the relay is about a queue, and not about all of them.

@@ -51,6 +51,9 @@ const REMOVE_ARRIVED: &str = "DELETE FROM arrived WHERE uid IN
 const REMOVE_HOPS: &str = "DELETE FROM hops WHERE receiver IS NULL AND uncertain_upto = 0
        AND NOT EXISTS (SELECT 1 FROM outgoing WHERE hop = hops.authority AND status = 1)
        AND NOT EXISTS (SELECT 1 FROM outgoing WHERE hop = hops.authority AND status = 2)";
+/// The held ids of messages that were given up, of senders that have not connected by a time of the file.
+const REMOVE_HELD: &str = "DELETE FROM inbound WHERE queue = ''
+       AND sender IN (SELECT id FROM senders WHERE seen_at <= ?1)";
 /// Senders without messages here that have not connected by a time of the file.
 const REMOVE_SENDERS: &str =
     "DELETE FROM senders WHERE seen_at <= ?1 AND id NOT IN (SELECT sender FROM inbound)";
@@ -108,6 +111,7 @@ impl QueueManager {
         });
         let removed = removed.await?;
         let absent = micros(self.config().max_age).max(ABSENT);
+        let gone = absent.saturating_add(micros(self.config().history_age));
         let shared = Arc::clone(&self.shared);
         let tick = lock(&shared.steady).clock.now();
         let buried = self.database().write(move |transaction| {
@@ -115,6 +119,7 @@ impl QueueManager {
             let wall = clock::machine_time();
             if lock(&shared.steady).runs_for(tick, now) >= GREETED {
                 bury_absent(transaction, wall.saturating_sub(absent), (now, wall))?;
+                transaction.execute(REMOVE_HELD, [now.saturating_sub(gone)])?;
                 transaction.execute(REMOVE_SENDERS, [now.saturating_sub(absent)])?;
             }
             Ok(expire_unoffered(transaction, now, MOVED_PER_STEP)? >= MOVED_PER_STEP)

@@ -1,10 +1,15 @@
 //! `queue put` and `queue move`: store messages, and notify the relay.
 
-use std::time::Duration;
+use std::{
+    future::{Future, poll_fn, ready},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use reveille::{
-    Client, Notification, PublisherOptions, QueueAddress, duration,
+    Accepted, Client, Notification, Publisher, PublisherOptions, QueueAddress, duration,
     listener::{RedriveOptions, redrive},
     queue::{NewMessage, WorkQueue},
 };
@@ -14,6 +19,7 @@ use super::{create, open};
 use crate::{
     exit::Exit,
     message::Bodies,
+    notify::refused,
     output,
     target::{Target, TargetArgs},
     values,
@@ -63,13 +69,24 @@ pub(super) struct Move {
     target: TargetArgs,
 }
 
-/// Messages that a queue has stored.
-#[derive(Debug, Clone, Copy, Default)]
-struct Stored {
-    messages: u64,
-    bytes: u64,
+/// Messages that a queue has stored, and of which the relay is notified at once: the input may be slow, or
+/// end with an error.
+struct Stored<'a> {
+    target: &'a Target,
+    queue: &'a QueueAddress,
     delay: Duration,
+    notifier: Option<Notifier>,
+    messages: u64,
 }
+
+struct Notifier {
+    client: Client,
+    publisher: Publisher,
+    /// The acknowledgement of the newest notification.
+    newest: Option<Acknowledgement>,
+}
+
+type Acknowledgement = Pin<Box<dyn Future<Output = reveille::Result<Accepted>> + Send>>;
 
 /// Maximum number of messages of one call to the queue.
 const BATCH: usize = 1000;
@@ -85,23 +102,27 @@ impl Put {
         } else {
             (open(&self.url).await?, None)
         };
-        let mut stored = Stored {
-            delay: self.delay,
-            ..Stored::default()
-        };
+        let address = queue.address();
+        let mut stored = Stored::new(&target, address, self.delay, client);
         let put = async |bodies: Vec<Vec<u8>>| {
             let messages = bodies.len() as u64;
             let bytes = bodies.iter().map(|body| body.len() as u64).sum::<u64>();
-            self.put(&*queue, bodies).await.with_context(|| {
+            let done = self.put(&*queue, bodies).await;
+            match &done {
+                Ok(()) => stored.add(messages, bytes).await,
+                Err(error) if error.kind().is_refusal() => {}
+                // Some of them may be stored.
+                Err(_) => stored.notify(1, 0).await,
+            }
+            done.with_context(|| {
                 let messages = output::count(stored.messages, "message");
                 format!("{messages} of the input are stored")
-            })?;
-            stored.messages += messages;
-            stored.bytes += bytes;
-            Ok(())
+            })
         };
-        self.bodies.each(BATCH, put).await?;
-        let address = queue.address();
+        if let Err(error) = self.bodies.each(BATCH, put).await {
+            stored.acknowledged().await;
+            return Err(error);
+        }
         let row = json!({
             "queue": address.to_string(),
             "created": created,
@@ -113,7 +134,7 @@ impl Put {
             _ => "",
         };
         let line = format!("put {messages} into {address}{made}");
-        stored.finish(address, client, &target, row, line).await
+        stored.finish(row, line).await
     }
 
     async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> reveille::Result<()> {
@@ -139,11 +160,10 @@ impl Move {
             as_is: self.as_is,
         };
         let done = redrive(&*from, &*to, &options).await?;
-        let stored = Stored {
-            messages: done.moved,
-            bytes: done.bytes,
-            ..Stored::default()
-        };
+        let mut stored = Stored::new(&target, to.address(), Duration::ZERO, client);
+        if done.moved > 0 {
+            stored.add(done.moved, done.bytes).await;
+        }
         let row = json!({
             "from": from.to_string(),
             "to": to.to_string(),
@@ -158,59 +178,111 @@ impl Move {
                 " (left {left} in {from}: unreadable, or too long for {to})"
             ));
         }
-        stored
-            .finish(to.address(), client, &target, row, line)
-            .await
+        stored.finish(row, line).await
     }
 }
 
-impl Stored {
-    /// Notifies the relay, if there is a client and at least one message, and prints the result. If the
-    /// relay does not acknowledge, prints what to do.
-    async fn finish(
-        self,
-        queue: &QueueAddress,
+impl<'a> Stored<'a> {
+    fn new(
+        target: &'a Target,
+        queue: &'a QueueAddress,
+        delay: Duration,
         client: Option<Client>,
-        target: &Target,
-        mut row: Value,
-        mut line: String,
-    ) -> anyhow::Result<Exit> {
-        let mut exit = Exit::OK;
-        (row["notified"], row["listeners"]) = (Value::Null, Value::Null);
-        if let Some(client) = client.filter(|_| self.messages > 0) {
+    ) -> Self {
+        let notifier = client.map(|client| {
             let publisher = client.publisher_with(PublisherOptions {
                 name: "reveille-cli".to_owned(),
-                deadline: target.timeout.unwrap_or(Duration::MAX),
+                // The wait at the end has the time-out.
+                deadline: Duration::MAX,
                 ..PublisherOptions::default()
             });
-            let notifying = publisher.notify(Notification {
-                payload_size: self.bytes,
-                messages: self.messages,
-                delay: self.delay,
-                ..Notification::new(queue.clone())
-            });
-            let accepted = target
-                .acknowledged(&client, notifying, || publisher.failure())
-                .await;
-            row["notified"] = accepted.is_ok().into();
-            match accepted.map(|accepted| accepted.listeners) {
-                Ok(listeners) => {
-                    row["listeners"] = listeners.into();
-                    line.push_str(&told(listeners));
-                }
-                Err(error) => {
-                    let (messages, relay) = (self.messages, &target.relay);
-                    output::note(format_args!(
-                        "error: the messages are stored, but the relay did not acknowledge the \
-                         notification: {error}; do not put them again, but run `reveille notify {queue} \
-                         --messages {messages} --relay {relay}`"
-                    ));
-                    exit = Exit::NOT_NOTIFIED;
-                }
+            Notifier {
+                client,
+                publisher,
+                newest: None,
             }
+        });
+        Self {
+            target,
+            queue,
+            delay,
+            notifier,
+            messages: 0,
         }
-        target.format.next(&row, line)?;
-        Ok(exit)
+    }
+
+    async fn add(&mut self, messages: u64, bytes: u64) {
+        self.messages += messages;
+        self.notify(messages, bytes).await;
+    }
+
+    /// Notifies the relay, if there is a client, without a wait for the acknowledgement.
+    async fn notify(&mut self, messages: u64, bytes: u64) {
+        let Some(notifier) = &mut self.notifier else {
+            return;
+        };
+        let notification = Notification {
+            payload_size: bytes,
+            messages,
+            delay: self.delay,
+            ..Notification::new(self.queue.clone())
+        };
+        let publisher = notifier.publisher.clone();
+        let mut newest: Acknowledgement =
+            Box::pin(async move { publisher.notify(notification).await });
+        // The first poll gives the notification to the publisher, which sends it in the background.
+        let first = poll_fn(|context| Poll::Ready(newest.as_mut().poll(context))).await;
+        notifier.newest = Some(match first {
+            Poll::Ready(result) => Box::pin(ready(result)),
+            Poll::Pending => newest,
+        });
+    }
+
+    /// Waits for the acknowledgement of all notifications; returns the number of listeners. `None` if the
+    /// relay was not notified. If it does not acknowledge, prints what to do.
+    async fn acknowledged(&mut self) -> Option<Result<u32, ()>> {
+        let notifier = self.notifier.as_mut()?;
+        let (client, publisher) = (&notifier.client, &notifier.publisher);
+        let newest = notifier.newest.take()?;
+        let all = async {
+            let accepted = newest.await?;
+            publisher.flush().await?;
+            Ok(accepted)
+        };
+        let accepted = self
+            .target
+            .acknowledged(client, all, || publisher.failure())
+            .await;
+        Some(accepted.map(|one| one.listeners).map_err(|error| {
+            if self.messages == 0 {
+                return;
+            }
+            let (queue, messages, relay) = (self.queue, self.messages, &self.target.relay);
+            let error = refused(&error);
+            output::note(format_args!(
+                "error: the messages are stored, but the relay did not acknowledge the notification: \
+                 {error}; do not put them again, but run `reveille notify {queue} --messages {messages} \
+                 --relay {relay}`"
+            ));
+        }))
+    }
+
+    /// Prints the result, with that of the notifications.
+    async fn finish(mut self, mut row: Value, mut line: String) -> anyhow::Result<Exit> {
+        let acknowledged = self.acknowledged().await;
+        (row["notified"], row["listeners"]) = (Value::Null, Value::Null);
+        if let Some(acknowledged) = acknowledged {
+            row["notified"] = acknowledged.is_ok().into();
+        }
+        if let Some(Ok(listeners)) = acknowledged {
+            row["listeners"] = listeners.into();
+            line.push_str(&told(listeners));
+        }
+        self.target.format.next(&row, line)?;
+        Ok(match acknowledged {
+            Some(Err(())) => Exit::NOT_NOTIFIED,
+            _ => Exit::OK,
+        })
     }
 }
 

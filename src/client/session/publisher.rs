@@ -56,6 +56,8 @@ pub(crate) struct PublisherSession {
     pending: Outbox,
     retries: Retries,
     in_flight: VecDeque<Request>,
+    /// The newest request was one of a round of retries: the next one is of new entries, if there are any.
+    was_retry: bool,
     /// Maximum entries of the next request.
     batch: usize,
     waiters: Waiters,
@@ -117,6 +119,7 @@ impl PublisherSession {
             batch: config.batch.clamp(1, Limits::EVENTS),
             config,
             in_flight: VecDeque::new(),
+            was_retry: false,
             waiters: Waiters::default(),
             backoff,
             retry_at: Tick::default(),
@@ -176,8 +179,9 @@ impl PublisherSession {
         }
         let bytes = self.config.entry_bytes();
         let mut entries = Vec::new();
-        // One at a time, so that no other entry waits for them.
-        if !self.is_retrying() {
+        // One at a time and in turn, so that no other entry waits for all of them.
+        let is_turn = !self.was_retry || self.pending.is_empty();
+        if is_turn && !self.is_retrying() {
             entries = self.retries.take(now, self.batch, bytes);
         }
         let is_retry = !entries.is_empty();
@@ -187,6 +191,7 @@ impl PublisherSession {
         if entries.is_empty() {
             return None;
         }
+        self.was_retry = is_retry;
         let notifications = entries
             .iter()
             .map(|entry| entry.with_remaining_delay(now))
@@ -231,10 +236,13 @@ impl PublisherSession {
             return;
         }
         let (sent, sent_at, is_retry) = (request.entries.len(), request.sent_at, request.is_retry);
+        if is_retry && answer.error.is_none() && answer.results.iter().any(Result::is_ok) {
+            self.retries.reset();
+        }
         let mut results = answer.results.into_iter();
-        let (mut unanswered, mut failure) = (Vec::new(), None);
+        let (mut unanswered, mut refused, mut failure) = (Vec::new(), Vec::new(), None);
         for mut entry in request.entries {
-            let error = match (results.next(), &answer.error) {
+            let (error, again) = match (results.next(), &answer.error) {
                 (Some(Ok(accepted)), None) => {
                     self.waiters.settle(entry.waiters, &Ok(accepted));
                     continue;
@@ -243,33 +251,31 @@ impl PublisherSession {
                     self.keep(entry, &error, now, rng);
                     continue;
                 }
-                (Some(Err(error)), _) => error,
+                (Some(Err(error)), _) => (error, &mut refused),
                 (_, Some(error)) => {
                     if let Some(counted) = &answer.counted {
                         entry.was_counted(counted);
                     }
-                    error.clone()
+                    (error.clone(), &mut unanswered)
                 }
                 // Whether the relay has counted it is unknown. It is sent again rather than lost.
-                (None, None) => Error::new(
-                    ErrorKind::Internal,
-                    "the relay's answer does not fit the request",
-                ),
+                (None, None) => {
+                    let message = "the relay's answer does not fit the request";
+                    (Error::new(ErrorKind::Internal, message), &mut unanswered)
+                }
             };
             if is_final(error.kind()) {
                 self.refuse(&mut entry, &error);
             } else {
-                unanswered.push(entry);
+                again.push(entry);
                 failure = Some(error);
             }
         }
         self.put_back(unanswered, is_retry);
+        self.put_last(refused, is_retry);
         match failure {
             Some(error) => self.put_off(&error, sent, sent_at, now, rng),
             None => self.succeeded(),
-        }
-        if is_retry && self.retries.entries.is_empty() {
-            self.retries.reset();
         }
         self.finish_flushes();
         self.purge();
@@ -487,6 +493,18 @@ impl PublisherSession {
         }
     }
 
+    /// Puts entries that a relay cannot take now behind the others: these do not wait for them, and stay
+    /// together with those that the same relays have counted.
+    fn put_last(&mut self, entries: Vec<Entry>, is_retry: bool) {
+        let outbox = match is_retry {
+            true => &mut self.retries.entries,
+            false => &mut self.pending,
+        };
+        for entry in entries {
+            outbox.push(entry);
+        }
+    }
+
     /// Reports a refusal to the entry's callers, and to the next flush if the entry was posted.
     fn refuse(&mut self, entry: &mut Entry, error: &Error) {
         if entry.posted {
@@ -574,8 +592,8 @@ impl PublisherSession {
 
     /// Completes the flushes whose submissions have all been answered.
     fn finish_flushes(&mut self) {
-        // Entries leave in order of arrival, except those merged into a later one when put back. So
-        // the first entry decides quickly that no flush is complete.
+        // Most entries leave in order of arrival. So the first entry decides quickly that no flush is
+        // complete.
         let sent = || self.in_flight.iter().filter(|request| !request.is_retry);
         let first = sent().next().and_then(|request| request.entries.first());
         let first = first

@@ -17,6 +17,8 @@ pub(super) struct Retries {
     /// How many of the first entries the present round has still to send.
     due: usize,
     next_round: Tick,
+    /// A round has begun, and the wait for the next one is not drawn yet: the first refusal draws it.
+    began: bool,
     backoff: Backoff,
 }
 
@@ -33,6 +35,7 @@ impl Retries {
             entries: Outbox::new(),
             due: 0,
             next_round: Tick::default(),
+            began: false,
             backoff: Backoff::new(FIRST_RETRY, MAX_RETRY),
         }
     }
@@ -46,10 +49,12 @@ impl Retries {
         rng: &mut fastrand::Rng,
     ) {
         (entry.first_submission, entry.posted) = (u64::MAX, false);
-        self.entries.push(entry);
-        if self.next_round <= now {
+        // Once in a round, so that the back-off does not grow with its requests.
+        if self.entries.is_empty() || self.began {
             self.next_round = now + self.backoff.next(rng);
+            self.began = false;
         }
+        self.entries.push(entry);
         let requested = error.retry_after().unwrap_or_default();
         self.next_round = self.next_round.max(now + requested);
     }
@@ -79,6 +84,7 @@ impl Retries {
     pub(super) fn take(&mut self, now: Tick, most: usize, bytes: usize) -> Vec<Entry> {
         if self.due == 0 && self.next_round <= now {
             self.due = self.entries.len();
+            self.began = true;
         }
         let taken = self.entries.take(most.min(self.due), bytes);
         self.due -= taken.len();
@@ -91,7 +97,7 @@ impl Retries {
         self.due = (self.due + 1).min(self.entries.len());
     }
 
-    /// The relay had room for all entries.
+    /// The relay has room again.
     pub(super) fn reset(&mut self) {
         self.backoff.reset();
     }

@@ -129,6 +129,15 @@ fn take(
     value: i64,
     now: Micros,
 ) -> rusqlite::Result<Vec<Stored>> {
+    let note = |of: &str| {
+        let sql = format!(
+            "INSERT INTO arrived (uid, at) SELECT uid, ?2 FROM inbound WHERE {condition} AND {of}
+             ON CONFLICT DO UPDATE SET at = excluded.at"
+        );
+        transaction.prepare_cached(&sql)?.execute([value, now])
+    };
+    // Also of a message that was given up, and that its sender has confirmed now.
+    note("queue = ''")?;
     let known = KNOWN.replace("?1", "i.uid");
     let drop_known =
         format!("DELETE FROM inbound AS i WHERE {condition} AND (queue = '' OR {known})");
@@ -146,11 +155,7 @@ fn take(
         })
     })?;
     let stored = stored.collect::<rusqlite::Result<Vec<_>>>()?;
-    let note = format!(
-        "INSERT INTO arrived (uid, at) SELECT uid, ?2 FROM inbound WHERE {condition}
-         ON CONFLICT DO UPDATE SET at = excluded.at"
-    );
-    transaction.prepare_cached(&note)?.execute([value, now])?;
+    note("TRUE")?;
     Ok(stored)
 }
 
@@ -168,8 +173,8 @@ fn bury(
 /// Moves the messages that were stored by the time `arrived` to the dead letters: each connection of
 /// their sender would have confirmed them. Returns how many.
 ///
-/// Their ids stay held, without a queue: a sender that comes back would otherwise move the messages to
-/// its own dead letters, and both sides could send them again.
+/// Their ids stay held for a time, without a queue: a sender that comes back would otherwise move the
+/// messages to its own dead letters, and both sides could send them again.
 pub(crate) fn bury_absent(
     transaction: &Transaction<'_>,
     arrived: Micros,
@@ -185,7 +190,8 @@ pub(crate) fn bury_absent(
         let reason = "its sender has not confirmed it, and is away";
         bury(transaction, wall, message.row, reason)?;
     }
-    let hold = "UPDATE inbound SET queue = '', body = x'' WHERE arrived_at <= ?1";
+    let hold = "UPDATE inbound SET queue = '', body = x'', visited = x''
+                WHERE queue <> '' AND arrived_at <= ?1";
     transaction.execute(hold, [arrived])?;
     Ok(absent.len())
 }

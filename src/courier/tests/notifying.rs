@@ -203,6 +203,38 @@ async fn a_queue_that_the_relay_refuses_delays_and_repeats_no_other() {
     assert_eq!(number(&manager, PENDING).await, 0);
 }
 
+/// Takes one notification at a time.
+#[derive(Debug, Default)]
+struct Narrow(Recorder);
+
+#[async_trait]
+impl Notifier for Narrow {
+    async fn notify_each(&self, notifications: Vec<Notification>) -> Result<Vec<Result<Accepted>>> {
+        if notifications.len() > 1 {
+            return Err(Error::new(ErrorKind::Exhausted, "too many are pending"));
+        }
+        self.0.notify_each(notifications).await
+    }
+}
+
+#[tokio::test]
+async fn neither_an_error_of_a_whole_request_nor_a_bad_name_hides_a_queue() {
+    let place = Place::new();
+    let filled = place.open().await;
+    for queue in ["a", "b", "c"] {
+        create_and_send(&filled, queue).await;
+    }
+    execute(&filled, "UPDATE queues SET name = 'b b' WHERE name = 'b'").await;
+    drop(filled);
+    let relay = Arc::new(Narrow::default());
+    let notifier = Arc::clone(&relay) as Arc<dyn Notifier>;
+    let manager = place.open().await.with_notifier(notifier);
+    let error = manager.notify_pending().await.expect_err("a bad name");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let told = |queue: &str| (format!("local/{queue}"), 1, 1);
+    assert_eq!(relay.0.taken(), [told("a"), told("c")]);
+}
+
 #[tokio::test]
 async fn many_rows_of_a_refused_queue_hide_no_other() {
     let place = Place::new();

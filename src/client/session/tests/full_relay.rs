@@ -325,3 +325,45 @@ fn other_requests_are_in_flight_beside_a_retry() {
     assert_eq!(sent.len(), 2, "one retry, and what is new");
     assert!(!is_known(&sent[0]) && is_known(&sent[1]));
 }
+
+#[test]
+fn retries_take_turns_with_new_events_where_one_request_is_in_flight() {
+    let config = PublisherConfig {
+        pipeline: 1,
+        ..PublisherConfig::default()
+    };
+    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
+    for number in 0..2_000 {
+        post(&mut session, &format!("a/new-{number}"), at(0));
+    }
+    relay.serve(&mut session, at(0));
+    let due = session.next_at();
+    let retry = session.request(due).expect("a retry");
+    post(&mut session, "a/known", due);
+    assert!(session.request(due).is_none(), "one is in flight");
+    session.answered(relay.answer(&retry), due, &mut rng());
+    let known = session.request(due).expect("the new one");
+    assert_eq!(known[0].queue, event("a/known").queue);
+    post(&mut session, "a/known", due);
+    session.answered(relay.answer(&known), due, &mut rng());
+    let retry = session.request(due).expect("the next retry");
+    assert_ne!(retry[0].queue, event("a/known").queue);
+}
+
+#[test]
+fn the_wait_between_rounds_grows_once_in_a_round_however_long_that_lasts() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    for number in 0..2_000 {
+        post(&mut session, &format!("a/new-{number}"), at(0));
+    }
+    relay.serve(&mut session, at(0));
+    let due = session.next_at();
+    let mut now = due;
+    for _ in 0..8 {
+        let retry = session.request(now).expect("a retry");
+        now = now + Duration::from_secs(1);
+        session.answered(relay.answer(&retry), now, &mut rng());
+    }
+    // The second wait is at most 1 s, from the first refusal.
+    assert!(session.next_at() <= due + Duration::from_secs(2));
+}

@@ -251,6 +251,28 @@ fn an_event_that_a_relay_cannot_take_now_is_sent_again_and_no_other() {
 }
 
 #[test]
+fn events_that_a_cut_off_relay_counted_stay_in_one_request() {
+    let mut session = publisher();
+    for queue in ["a/new-1", "a/known-1", "a/new-2", "a/known-2"] {
+        session.post(event(queue), at(0)).expect("taken");
+    }
+    session.request(at(0)).expect("all");
+    let refused = || Err(unavailable());
+    let accepted = || Ok(Accepted::default());
+    let cut_off = NotifyAnswer {
+        results: vec![refused(), accepted(), refused(), accepted()],
+        ..unconfirmed("one", 5)
+    };
+    session.answered(cut_off, at(0), &mut rng());
+    let known = session.request(at(60_000)).expect("those it counted");
+    assert_eq!(known.len(), 2);
+    assert_eq!(known[0].queue, event("a/known-1").queue);
+    assert_eq!(session.counted(), [counted("one", 5)]);
+    let new = session.request(at(60_000)).expect("the others");
+    assert_eq!((new.len(), session.counted().len()), (2, 0));
+}
+
+#[test]
 fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
     let mut session = publisher();
     session
