@@ -55,8 +55,9 @@ impl Retries {
             self.began = false;
         }
         self.entries.push(entry);
-        let requested = error.retry_after().unwrap_or_default();
-        self.next_round = self.next_round.max(now + requested);
+        if let Some(requested) = error.retry_after() {
+            self.next_round = self.next_round.max(now + requested);
+        }
     }
 
     /// Adds a notification to the entry with its key, if there is one.
