@@ -133,7 +133,7 @@ fn refusal(error: &Error) -> Error {
 /// Returns the relay's part of a refusal, to which the publisher adds what it does.
 pub(super) fn refused(error: &Error) -> &str {
     let parts = error.message().split_once("; the notification is ");
-    parts.map_or(error.message(), |(refused, _)| refused)
+    parts.map_or_else(|| error.message(), |(refused, _)| refused)
 }
 
 /// Returns the end of a sentence about a queue without listeners: the listened queue with a similar

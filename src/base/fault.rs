@@ -94,7 +94,7 @@ pub(crate) enum Fault {
     SpentRoundDropped,
     /// R11: a listener that was asked and has left counts as if it had looked. Needs two threads.
     AskedCountsAsLooked,
-    /// R11: the checks stay with the listener that was asked first.
+    /// R11: the checks stay with the first listener. The concurrency test finds it.
     CheckTurnStuck,
     /// Work: however many queues wait for a stream, a quarter of them have their turns in one step.
     TurnsUnbounded,

@@ -301,7 +301,8 @@ impl World {
         let head = self.heads().get(&queue).copied().unwrap_or_default();
         let stream = self.relay.streams.get_mut(&id).expect("it sends");
         let before = stream.sums.insert(queue, (forgotten, head));
-        let (before_forgotten, before) = before.unwrap_or((stream.forgotten, Counters::default()));
+        let nothing = (stream.forgotten, Counters::default());
+        let (before_forgotten, before) = before.unwrap_or(nothing);
         // A queue that was forgotten meanwhile may count from its beginning.
         if before_forgotten != forgotten {
             return;

@@ -151,7 +151,7 @@ impl PatternCheck {
         let any = in_turn.clone().next().filter(|_| self.requested);
         let chosen = chosen.or(any).cloned();
         self.unanswered += 1;
-        if !planted!(CheckTurnStuck) || self.last.is_none() {
+        if !planted!(CheckTurnStuck) {
             let visited = in_turn.last();
             self.last = chosen.as_ref().or(visited).map(|one| one.id).or(self.last);
         }

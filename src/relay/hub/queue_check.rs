@@ -150,7 +150,7 @@ impl QueueCheck {
         let Some((key, one)) = next else {
             return false;
         };
-        if !planted!(CheckTurnStuck) || self.last_asked.is_none() {
+        if !planted!(CheckTurnStuck) {
             self.last_asked = Some(key);
         }
         self.asked_in_vain += 1;

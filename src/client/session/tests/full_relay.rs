@@ -361,7 +361,7 @@ fn the_wait_between_rounds_grows_once_in_a_round_however_long_that_lasts() {
     let mut now = due;
     for _ in 0..8 {
         let retry = session.request(now).expect("a retry");
-        now = now + Duration::from_secs(1);
+        now += Duration::from_secs(1);
         session.answered(relay.answer(&retry), now, &mut rng());
     }
     // The second wait is at most 1 s, from the first refusal.

@@ -193,6 +193,11 @@ fn a_listener_that_counts_as_checked_when_asked_is_found() {
 }
 
 #[test]
+fn checks_that_stay_with_the_first_listener_are_found() {
+    finds(check_while_reporting, Fault::CheckTurnStuck);
+}
+
+#[test]
 fn a_stream_that_has_sent_before_its_queue_is_listed_is_found() {
     finds(check_while_sending, Fault::AwaitedBeforeListed);
 }
