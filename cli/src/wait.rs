@@ -30,7 +30,7 @@ missed. With both --relay (or REVEILLE_RELAY) and --store, the first of them to 
 this node, and a failure of one does not stop the other.
 
 Without a command it ends with 0. It ends with 6 if the flag is not set within --timeout, and with 3 if \
-the relay was not reached within it and there is no --store.")]
+the relay was not reached within it.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
@@ -93,11 +93,8 @@ impl Args {
         let late = format!("flag `{}` was not set", self.flag);
         let parked = program::within(target.timeout, late, release.wait());
         let released = match relay {
-            // The store, if there is one, may have been read until the time-out.
-            Some((client, link)) if self.store.is_none() => {
-                target.reaching(&client, link, parked).await?
-            }
-            _ => parked.await?,
+            Some((client, link)) => target.reaching(&client, link, parked).await?,
+            None => parked.await?,
         };
         if let Ok(Err(error)) = tokio::time::timeout(ACK_TIMEOUT, release.acknowledge()).await {
             output::note(format_args!("not acknowledged: {error}"));

@@ -188,14 +188,6 @@ async fn a_wait_without_a_relay_does_not_say_that_the_flag_was_not_set() {
     let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(3), "{complaint}");
     assert!(complaint.contains("it may have happened"), "{complaint}");
-    // The store was read until then.
-    let store = format!("sqlite:{}", home.path().join("flags.db").display());
-    reveille::store::open(&store).await.expect("a store");
-    let both = [&wait[..], &["--store", &store]].concat();
-    let output = reveille(&home, &both).output().await.expect("it starts");
-    let complaint = stderr(&output);
-    assert_eq!(output.status.code(), Some(6), "{complaint}");
-    assert!(complaint.contains("was not set"), "{complaint}");
     let unleash = ["unleash", "go", "--relay", &relay, "--timeout", "1s"];
     let output = reveille(&home, &unleash).output().await.expect("it starts");
     let complaint = stderr(&output);
