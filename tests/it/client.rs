@@ -83,7 +83,7 @@ async fn a_silent_relay_is_noticed_by_its_missing_heartbeats() {
     relay.wake(&queue("acct/orders")).await.expect("counted");
     wire.mend();
     let missed = within("it comes back", reading).await.expect("no panic");
-    assert_eq!(missed.notifications, 1);
+    assert_eq!(missed.reason, WakeReason::CatchUp);
 }
 
 #[tokio::test]

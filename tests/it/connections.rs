@@ -210,7 +210,7 @@ async fn subscriptions_retire_a_silent_connection() {
     wire.silence(Way::Both);
     relay.wake(&queue("acct/orders")).await.expect("counted");
     let silent = Instant::now();
-    let both = tokio::join!(told(&mut one, 1), told(&mut two, 1));
+    let both = tokio::join!(woken(&mut one), woken(&mut two));
     // 2.5 heartbeats of a second, and a margin for a busy machine; not a second silence.
     let took = silent.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");

@@ -56,8 +56,11 @@ struct EndedDocument {
     set: FlagDocument,
 }
 
-/// The ETags of the flag's blob and of its newest set that is over; `None` for no blob.
-pub(super) type Versions = (Option<ETag>, Option<ETag>);
+/// The ETag of a blob; `None` for no blob.
+pub(super) type Version = Option<ETag>;
+
+/// Those of the flag's blob and of its newest set that is over.
+pub(super) type Versions = (Version, Version);
 
 /// A flag's blob as it was read.
 #[derive(Debug, Clone)]

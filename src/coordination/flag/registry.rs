@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     AckKey, FlagsConfig,
-    document::{EndedSet, HASHES, StoredFlag, Versions},
+    document::{EndedSet, HASHES, StoredFlag, Version, Versions},
     entry::FlagEntry,
 };
 use crate::{
@@ -24,7 +24,6 @@ use crate::{
         fault::planted,
     },
     error::{Error, ErrorKind, Result},
-    store::ETag,
     types::{FlagEvent, FlagName, FlagState, ListenerId},
 };
 
@@ -55,7 +54,7 @@ pub(super) struct FlagRead {
     pub(super) found: Option<StoredFlag>,
     /// The newest set that is over, and the ETag of its blob.
     pub(super) ended: Option<EndedSet>,
-    pub(super) ended_etag: Option<ETag>,
+    pub(super) ended_etag: Version,
 }
 
 /// A listener that watches a flag.

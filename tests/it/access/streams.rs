@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use reveille::{
     ConnectionState, Credential, FlagName, ListenerId, NodeConfig, Notification, QueuesConfig,
+    WakeReason,
 };
 use tokio::process::Command;
 
@@ -66,7 +67,7 @@ async fn a_revoked_token_ends_its_streams_and_a_renewed_one_opens_them_again() {
     within("an answer", notified).await.expect("counted");
     let second = relay.token("owner").await;
     std::fs::write(&file, second.reveal()).expect("written");
-    assert_eq!(woken(&mut wakes).await.notifications, 1);
+    assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ async fn an_error_of_a_queue_names_the_next_step() {
         (
             &[&place.url, "--policy", &policy, "--", "true"],
             2,
-            "mots: ",
+            "`mots`",
         ),
         (&[&place.url], 2, "CMD"),
         (
