@@ -207,7 +207,7 @@ async fn a_report_after_a_restart_is_not_found_until_the_next_welcome() {
 }
 
 #[tokio::test]
-async fn heartbeats_are_sent_only_on_a_silent_stream() {
+async fn a_busy_stream_gets_a_heartbeat_an_interval_and_so_does_a_silent_one() {
     let relay = TestRelay::start().await.expect("a relay");
     let admin = relay.admin_address().expect("an admin port");
     let client = relay.client().expect("a client");
@@ -215,19 +215,20 @@ async fn heartbeats_are_sent_only_on_a_silent_stream() {
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
     woken(&mut wakes).await;
-    // Every wake-up delays the heartbeat: none is sent during a second and a half of wake-ups.
+    // Once an interval of a second, for its resume number.
     for _ in 0..15 {
         relay.wake(&queue("acct/orders")).await.expect("counted");
         woken(&mut wakes).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!(figure(admin, "reveille_heartbeats_total").await, 0);
+    let busy = figure(admin, "reveille_heartbeats_total").await;
+    assert!((1..=4).contains(&busy), "{busy}");
     let polled = async {
         let work = wakes.next().await;
         panic!("unexpected wake-up: {work:?}");
     };
     let silent = until("a heartbeat", async || {
-        figure(admin, "reveille_heartbeats_total").await > 0
+        figure(admin, "reveille_heartbeats_total").await > busy
     });
     tokio::select! {
         () = polled => {}
