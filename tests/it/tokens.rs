@@ -336,7 +336,9 @@ async fn a_missing_file_is_created_by_new_only() {
     let listed = relay.printed(&["auth", "token", "list"]).await;
     assert!(listed.starts_with("ID"), "{listed}");
     let revoke = ["auth", "token", "revoke", "aaaaaaaaaa"];
-    relay.refused(&revoke, 5, &["tokens.toml", "cannot be read"]).await;
+    relay
+        .refused(&revoke, 5, &["tokens.toml", "cannot be read"])
+        .await;
     let check = ["auth", "check"];
     let words = ["tokens", "cannot be read"];
     relay.refused(&check, 2, &words).await;

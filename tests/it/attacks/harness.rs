@@ -272,11 +272,14 @@ impl Damage {
                 true => LATE_WHEN_BUSY,
                 false => LATE,
             };
-            let (late, worst) = (least.max(5 * control.p99()), WORST.max(5 * control.worst()));
+            let (late, worst) = (
+                least.max(10 * control.p99()),
+                WORST.max(10 * control.worst()),
+            );
             assert_eq!(good.lost, 0, "lost notifications: {self}");
             assert!(good.p99() <= late, "later than {late:?}: {self}");
             assert!(good.worst() <= worst, "later than {worst:?}: {self}");
-            let subscribers = LATE_SUBSCRIBER.max(5 * control.late);
+            let subscribers = LATE_SUBSCRIBER.max(10 * control.late);
             assert!(good.late <= subscribers, "a late subscriber: {self}");
         }
         let resting = self.rest.percent() <= RESTING_PERCENT;
