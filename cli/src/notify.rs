@@ -63,7 +63,15 @@ impl Args {
             ..Notification::new(queue.clone())
         };
         let notifications = self.queues.iter().map(notification).collect();
-        let notifying = publisher.notify_each(notifications);
+        let notifying = async {
+            let results = publisher.notify_each(notifications).await?;
+            // The deadline of all is that of the command: the relay's absence is the cause.
+            let late = |result: &reveille::Result<_>| matches!(result, Err(error) if error.kind() == ErrorKind::Timeout);
+            match results.first() {
+                Some(Err(error)) if results.iter().all(late) => Err(error.clone()),
+                _ => Ok(results),
+            }
+        };
         let results = target
             .acknowledged(&client, notifying, || publisher.failure())
             .await?;
