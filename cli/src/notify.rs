@@ -66,7 +66,10 @@ impl Args {
         let notifying = async {
             let results = publisher.notify_each(notifications).await?;
             // The deadline of all is that of the command: the relay's absence is the cause.
-            let late = |result: &reveille::Result<_>| matches!(result, Err(error) if error.kind() == ErrorKind::Timeout);
+            let late = |result: &reveille::Result<_>| {
+                let error = result.as_ref().err();
+                error.is_some_and(|error| error.kind() == ErrorKind::Timeout)
+            };
             match results.first() {
                 Some(Err(error)) if results.iter().all(late) => Err(error.clone()),
                 _ => Ok(results),
@@ -97,13 +100,11 @@ impl Args {
         }
         self.hint(&accepted, &client).await;
         for (queue, error) in errors {
-            let error = refusal(&error);
+            let error = refusal(error);
             output::note(format_args!("error: {queue}: {error}"));
         }
         match first {
-            Some((queue, error)) => {
-                Err(anyhow::Error::from(refusal(&error)).context(queue.clone()))
-            }
+            Some((queue, error)) => Err(anyhow::Error::from(refusal(error)).context(queue.clone())),
             None => Ok(Exit::OK),
         }
     }
@@ -126,22 +127,15 @@ impl Args {
     }
 }
 
-/// Returns a refusal without the publisher's promise to repeat the notification: the process ends.
-fn refusal(error: &Error) -> Error {
-    let text = refused(error);
+/// Says what to do for want of room: the process ends, so its publisher does not notify again.
+fn refusal(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Exhausted => {
-            let text = format!("{text}; it was not notified; run it again");
+            let text = format!("{error}; it was not notified; run it again");
             Error::new(ErrorKind::Exhausted, text)
         }
-        _ => error.clone(),
+        _ => error,
     }
-}
-
-/// Returns the relay's part of a refusal, to which the publisher adds what it does.
-pub(super) fn refused(error: &Error) -> &str {
-    let parts = error.message().split_once("; the notification is ");
-    parts.map_or_else(|| error.message(), |(refused, _)| refused)
 }
 
 /// Returns the end of a sentence about a queue without listeners: the listened queue with a similar

@@ -130,8 +130,9 @@ impl Publisher {
     ///
     /// After `Invalid`, and after a denial of the queue, the notification is not sent again. After the
     /// others it is still sent as soon as that is possible, unless the error says that it was dropped
-    /// because too many queues are kept for lack of room at the relay. [`ErrorKind::Exhausted`] is also returned if this publisher has too many
-    /// pending entries; it accepts none of the notifications then.
+    /// because too many queues are kept for lack of room at the relay. [`ErrorKind::Exhausted`] is also
+    /// returned if this publisher has too many pending entries; it accepts none of the notifications
+    /// then.
     ///
     /// # Cancel safety
     /// The notification is still sent after its caller stops waiting.

@@ -81,8 +81,8 @@ pub struct ListenerStats {
     pub mean_wake_latency: Option<Duration>,
 }
 
-/// A read-only view of a [`Listener`](super::Listener) that another part of the program owns. Clones are cheap, and neither keep the
-/// listener running nor end it. After its end the figures stay unchanged.
+/// A read-only view of a [`Listener`](super::Listener) that another part of the program owns. Clones are
+/// cheap, and neither keep the listener running nor end it. After its end the figures stay unchanged.
 #[derive(Debug, Clone)]
 pub struct ListenerMonitor(pub(super) Arc<Shared>);
 

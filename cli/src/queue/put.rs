@@ -19,7 +19,6 @@ use super::{create, open};
 use crate::{
     exit::Exit,
     message::Bodies,
-    notify::refused,
     output,
     target::{Target, TargetArgs},
     values,
@@ -258,7 +257,6 @@ impl<'a> Stored<'a> {
                 return;
             }
             let (queue, messages, relay) = (self.queue, self.messages, &self.target.relay);
-            let error = refused(&error);
             output::note(format_args!(
                 "error: the messages are stored, but the relay did not acknowledge the notification: \
                  {error}; do not put them again, but run `reveille notify {queue} --messages {messages} \

@@ -520,17 +520,14 @@ impl PublisherSession {
         let sent: usize = sent.map(|request| request.entries.len()).sum();
         let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_kept);
         let is_kept = kept < limit || self.retries.contains(&entry.key);
-        let message = match is_kept {
-            true => format!("{error}; the notification is kept and sent again"),
-            false => format!(
+        if is_kept {
+            self.refuse(&mut entry, error);
+        } else {
+            let message = format!(
                 "{error}; the notification is dropped: {limit} refused ones are kept already"
-            ),
-        };
-        let mut told = Error::new(error.kind(), message);
-        if let Some(after) = error.retry_after() {
-            told = told.with_retry_after(after);
+            );
+            self.refuse(&mut entry, &Error::new(error.kind(), message));
         }
-        self.refuse(&mut entry, &told);
         if planted!(RefusedDropped) {
             return;
         }

@@ -393,6 +393,7 @@ impl Coordinator {
             let counted = head.wake_reason(group.position());
             if group.has_work_to_assign(counted.is_some()) {
                 more |= group.assign(head, counted, now, &mut limit, batch);
+                group.assign_check(head.counters.sequence, now, batch);
                 // A parked redelivery goes on.
                 due = due.min(group.due());
                 passed_on |= group.take_passed_on();

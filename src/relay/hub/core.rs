@@ -1,6 +1,7 @@
 //! The hub itself: counts notifications, and knows the subscriptions.
 //!
-//! Every entry point ends with the marks set and the wakers woken. Deferred work waits in the fan-out and in the timers.
+//! Every entry point ends with the marks set and the wakers woken. Deferred work waits in the fan-out
+//! and in the timers.
 
 #[cfg(feature = "keda")]
 use std::sync::OnceLock;

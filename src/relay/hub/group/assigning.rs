@@ -20,28 +20,18 @@ impl Group {
         (counted || self.unassigned.get() > 0 || asks) && self.members.any_ready()
     }
 
-    /// Assigns the pending work to as many members as it needs, `limit` at most, and the sentinel's
-    /// check to one if no member got work; marks their streams in `batch`. Returns whether more is
-    /// left. `counted` is the reason for events after the group's position.
-    pub(in super::super) fn assign(
+    /// Gives the sentinel's check to one member, if it is requested and no member got work.
+    pub(in super::super) fn assign_check(
         &mut self,
-        head: &QueueHead,
-        counted: Option<WakeReason>,
+        sequence: u64,
         now: Tick,
-        limit: &mut usize,
         batch: &mut WakeBatch,
-    ) -> bool {
-        let more = self.assign_work(head, counted, now, limit, batch);
-        if self.check_requested {
-            self.assign_check(head.counters.sequence, now, batch);
-        }
-        more
-    }
-
-    fn assign_check(&mut self, sequence: u64, now: Tick, batch: &mut WakeBatch) {
+    ) {
         let round = self.redelivery.round;
         let among = Candidates::Checkers;
-        while let Some(slot) = self.members.choose(among, sequence, round, now) {
+        while self.check_requested
+            && let Some(slot) = self.members.choose(among, sequence, round, now)
+        {
             // A stream with an unsent message gets the check when it has sent, if no other did.
             let Some(subscriber) = self.members.assign(slot) else {
                 continue;
@@ -54,11 +44,13 @@ impl Group {
             self.assign_to(slot, assignment);
             batch.mark(&subscriber.mailbox, subscriber.cursor);
             self.check_requested = false;
-            return;
         }
     }
 
-    fn assign_work(
+    /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
+    /// streams in `batch`. Returns whether more is left. `counted` is the reason for events after
+    /// the group's position.
+    pub(in super::super) fn assign(
         &mut self,
         head: &QueueHead,
         counted: Option<WakeReason>,
