@@ -26,8 +26,6 @@ pub(crate) enum Fault {
     /// R5: a stream clears its awake mark after it has read its cursors. Needs two threads: the
     /// concurrency test's.
     AwakeClearedAfterRead,
-    /// R6: a heartbeat is sent without comparing cursors.
-    HeartbeatUnchecked,
     /// R7: timers merge downwards.
     TimersMergeDown,
     /// R8: a busy listener's end sets no timer.
@@ -42,8 +40,10 @@ pub(crate) enum Fault {
     RefusedDropped,
     /// Section 2: a resume number is taken when it arrives.
     ResumeTakenOnArrival,
-    /// Resume number: it is drawn when the comparison of all cursors has ended.
+    /// Resume number: a change counts as told before the fan-out has told all of it.
     ResumeNumberTooNew,
+    /// Resume number: it is drawn after the marks were taken. Needs two threads.
+    ResumeNumberDrawnLate,
     /// Resume number: a pattern that resumes gets no CATCH_UP for queues that were forgotten.
     ResumePastForgotten,
     /// R6: a stream that is silent past its heartbeat is not noticed.

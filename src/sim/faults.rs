@@ -86,6 +86,9 @@ impl World {
             T::FanoutStall => {
                 let until = self.until(500, 8_000);
                 self.stall_fanout(until);
+                if self.plan.may(T::Reset) {
+                    self.state_before_walk(listener);
+                }
             }
             T::TableFull => self.fill_table(),
             T::SlowReader => {

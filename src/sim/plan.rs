@@ -113,8 +113,8 @@ pub(super) struct Plan {
     pub(super) max_queues: Option<usize>,
     /// The listeners belong to one client: this many streams share a connection.
     pub(super) shared: Option<usize>,
-    /// Cursors that the relay compares in one step, where these are few.
-    pub(super) compare_step: Option<usize>,
+    /// Some troubles come close to a resume number.
+    pub(super) resumes: bool,
     /// How messages are handled, and how often.
     pub(super) attempts: AttemptPlan,
 }
@@ -241,9 +241,7 @@ impl Plan {
             _ if seed % 4 == 3 => plan.limit(&mut own),
             _ => {}
         }
-        if seed % 8 < 4 {
-            plan.compare_in_steps();
-        }
+        plan.resumes = seed % 8 < 4;
         plan
     }
 
@@ -327,7 +325,7 @@ impl Plan {
             cursors: None,
             max_queues: None,
             shared: None,
-            compare_step: None,
+            resumes: false,
             attempts: AttemptPlan::default(),
         };
         if shape == Shape::Fleet {

@@ -116,7 +116,7 @@ fn a_patterns_stream_is_woken_for_a_queue_that_is_new() {
 }
 
 #[test]
-fn a_lost_mark_heals_within_a_heartbeat_while_another_queue_is_busy() {
+fn a_walk_that_is_dropped_tells_its_queue_while_another_one_is_busy() {
     let hub = hub(0);
     let mut stream = Stream::open(&hub, &["busy", "quiet"], ResumeNumber::default());
     stream.drain(at(0));

@@ -203,7 +203,6 @@ impl World {
             inline: relay.inline,
             max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
             max_queues: self.plan.max_queues.unwrap_or(usize::MAX),
-            compare_step: self.plan.compare_step.unwrap_or(default.compare_step),
             coordinator: groups::pace(self.plan.sentinel, self.plan.keep),
             ..default
         });
@@ -330,7 +329,7 @@ impl World {
             StreamAction::Wait(at) => self.poll_stream(id, at),
             StreamAction::End => self.stream_ends(id),
             StreamAction::Yield => {
-                let gap = self.yield_gap(id);
+                let gap = Duration::from_micros(self.rng.u64(1..300));
                 self.poll_stream(id, now + gap);
             }
             StreamAction::Send(message) => {

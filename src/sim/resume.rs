@@ -1,51 +1,32 @@
-//! Troubles close to a resume number: comparisons that take several steps, and numbers that arrive
-//! behind unread wake-ups.
+//! Troubles close to a resume number: numbers that are stated while the fan-out stalls, and numbers
+//! that arrive behind unread wake-ups.
 
 use std::time::Duration;
 
 use super::{
     net::ConnId,
-    plan::Plan,
     world::{Event, World},
 };
 use crate::base::clock::Tick;
 
-/// The maximum wait of a comparison's step in milliseconds: two of them stay within the tenth
-/// of a heartbeat by which a stream may be late.
-const STEP_WAITS: u64 = 80;
-
-impl Plan {
-    /// Has comparisons take three steps.
-    pub(super) fn compare_in_steps(&mut self) {
-        self.compare_step = Some(self.queues.len().div_ceil(3));
-    }
-}
-
 impl World {
-    /// A stream yields, now and then long enough for a notification to arrive. The fan-out reaches
-    /// the stream late, and its connection breaks before.
-    pub(super) fn yield_gap(&mut self, id: ConnId) -> Duration {
-        let short = Duration::from_micros(self.rng.u64(1..300));
-        let rare = self.plan.compare_step.is_none() || self.rng.u32(0..8) != 0;
-        if rare || self.healed || self.is_held() {
-            return short;
-        }
-        let listener = self.relay.streams[&id].listener;
+    /// The fan-out stalls, a notification is counted, then the stream states its resume number, and the
+    /// connection breaks before the fan-out goes on.
+    pub(super) fn state_before_walk(&mut self, listener: usize) {
+        let Some(conn) = self.resuming(listener) else {
+            return;
+        };
+        let number_at = self.heartbeat(listener) + Duration::from_millis(500);
+        let until = self.until_in(number_at + Duration::from_secs(1));
+        self.stall_fanout(until);
         self.put_for(listener);
-        let wait = self.rng.u64(STEP_WAITS / 2..=STEP_WAITS);
-        let told_at = self.until_in(Duration::from_millis(wait + 300));
-        self.stall_fanout(told_at);
-        let breaks = wait + self.rng.u64(20..200);
-        self.after_millis(breaks, Event::BreakStream(id));
-        Duration::from_millis(wait)
+        self.after(number_at, Event::BreakStream(conn));
     }
 
     /// An application that takes no wake-up: a notification arrives, then the stream's resume
     /// number, and the connection breaks.
     pub(super) fn leave_unread(&mut self, listener: usize) {
-        let conn = self.listeners[listener].conn;
-        let Some(conn) = conn.filter(|_| self.plan.compare_step.is_some() && !self.is_held())
-        else {
+        let Some(conn) = self.resuming(listener) else {
             return;
         };
         let number_at = self.heartbeat(listener) + Duration::from_millis(500);
@@ -53,6 +34,12 @@ impl World {
         self.stall_app(listener, until);
         self.put_for(listener);
         self.after(number_at, Event::BreakStream(conn));
+    }
+
+    /// Returns the listener's connection, where this run has such troubles.
+    fn resuming(&mut self, listener: usize) -> Option<ConnId> {
+        let conn = self.listeners[listener].conn;
+        conn.filter(|_| self.plan.resumes && !self.is_held())
     }
 
     /// Puts a message into a queue that the listener listens on.

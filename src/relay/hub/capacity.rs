@@ -190,7 +190,7 @@ impl Hub {
         self.entries.get_or_insert(address, || {
             let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
-            let start = (start, self.revision.load(Ordering::Relaxed));
+            let start = (start, self.fanout.revision.load(Ordering::Relaxed));
             Arc::new(QueueEntry::new(
                 address.clone(),
                 number,

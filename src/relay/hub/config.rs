@@ -32,8 +32,6 @@ pub(crate) struct HubConfig {
     pub(crate) max_timers: usize,
     /// A notification wakes up to this many subscribers itself; above that, the fan-out does.
     pub(crate) inline: usize,
-    /// Cursors that a stream compares in one step.
-    pub(crate) compare_step: usize,
     /// CATCH_UPs after a change of epoch are spread over this span.
     pub(crate) catch_up_spread: Duration,
     /// The waiting times of groups and the sentinel.
@@ -74,8 +72,8 @@ pub(crate) struct CoordinatorConfig {
 
 /// Subscribers that a walk marks in one step, and the most that a notification marks itself.
 pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
-/// Cursors that one step compares: about a tenth of a millisecond.
-pub(super) const COMPARE_STEP: usize = 1024;
+/// Cursors that one step fills or looks at: about a tenth of a millisecond.
+pub(super) const CURSORS_PER_STEP: usize = 1024;
 
 impl CoordinatorConfig {
     /// Returns whether one more group finds room beside `new` others that are not counted yet.
@@ -95,7 +93,6 @@ impl Default for HubConfig {
             max_cursors_per_stream: 1_000_000,
             max_timers: 1_000_000,
             inline: SUBSCRIBERS_PER_STEP,
-            compare_step: COMPARE_STEP,
             catch_up_spread: Duration::from_secs(2),
             coordinator: CoordinatorConfig::default(),
             // A loop that waits for a second between two reads is the usual one.

@@ -50,8 +50,6 @@ pub(crate) struct Hub {
     /// One more than the greatest sequence ever forgotten (R3: sequences never start again in one
     /// epoch).
     pub(super) floor: AtomicU64,
-    /// Read by notifiers, raised by streams (see `resume`).
-    pub(super) revision: AtomicU64,
     /// The greatest revision at which a forgotten entry had changed.
     pub(super) forgotten_at: AtomicU64,
     /// Walks that check all patterns under their own names (see `resync`).
@@ -195,7 +193,6 @@ impl Hub {
             entries: QueueMap::new(config.seed),
             entry_number: AtomicU64::new(0),
             floor: AtomicU64::new(0),
-            revision: AtomicU64::new(1),
             forgotten_at: AtomicU64::new(0),
             pattern_resyncs: AtomicU64::new(0),
             increments: config.cluster.then(IncrementList::new),

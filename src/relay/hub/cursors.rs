@@ -6,21 +6,19 @@
 //! a subscriber has seen, a CATCH_UP is pending. R8: a woken listener counts as busy until it
 //! reports DRAINED, and the cursors keep that state. Marked cursors wait in the order of their
 //! marks, so that busy queues do not starve the others. No cost here grows with the unmarked
-//! cursors, but for [`Cursors::compare_next`], which goes in steps.
+//! cursors.
 
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
-    config::COMPARE_STEP,
-    cursor::AttachOutcome,
-    cursor::Cursor,
+    config::CURSORS_PER_STEP,
+    cursor::{AttachOutcome, Cursor},
     cursor_list::{CursorList, DetachedCursors},
     decisions::{Decision, DecisionKind},
     group::MemberReport,
     interest::Interest,
     load::{LoadChange, RequestedReads},
     mailbox::WakeBatch,
-    sync::{AtomicU64, Ordering},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -43,11 +41,9 @@ pub(super) struct Cursors {
     pub(super) catch_up_at: Tick,
     /// Cursors whose CATCH_UP waits until then.
     delayed: Vec<u32>,
-    /// The number of the next cursor in the present comparison of all cursors.
-    compared_up_to: u32,
-    /// The hub's revision at the first step of the present comparison, or of the last one. The
-    /// comparison found all changes up to it (see `resume`).
-    compared_revision: Option<NonZeroU64>,
+    /// The hub's revision that was drawn for a resume number, and how many of the marked cursors are
+    /// to be sent before it is stated (see `resume`).
+    drawn: Option<(NonZeroU64, usize)>,
     /// A queue of a pattern has no cursor here: its wake-ups go under the pattern's name.
     pub(super) lacks_cursors: bool,
     /// The listener has reported at least once.
@@ -101,8 +97,7 @@ impl Cursors {
             pattern_checks: Vec::new(),
             catch_up_at: now,
             delayed: Vec::new(),
-            compared_up_to: 0,
-            compared_revision: None,
+            drawn: None,
             lacks_cursors: false,
             reports: false,
             woken_at: Tick::NEVER,
@@ -196,7 +191,7 @@ impl Cursors {
     /// subscription, it compares only the first ones and counts the marked ones.
     pub(super) fn busy_and_behind(&self, subscription: &Interest, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
-        let some = || self.list.first(4 * COMPARE_STEP);
+        let some = || self.list.first(4 * CURSORS_PER_STEP);
         let behind = some().filter(|cursor| cursor.is_behind()).count();
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }
@@ -354,7 +349,7 @@ impl Cursors {
         if !self.reports || silent < SILENT_FROM || subscription.has_pattern() {
             return None;
         }
-        let mut some = self.list.first(4 * COMPARE_STEP);
+        let mut some = self.list.first(4 * CURSORS_PER_STEP);
         (!some.any(|cursor| cursor.reported_busy)).then_some(silent)
     }
 
@@ -424,46 +419,11 @@ impl Cursors {
         waits.then_some(self.catch_up_at)
     }
 
-    /// Compares the next cursors with their queues and marks those that are behind. Returns whether
-    /// all have been compared since it last returned true (R6: only then may a heartbeat be sent).
-    /// The first step raises the hub's revision before it compares any queue (see `resume`).
-    pub(super) fn compare_next(&mut self, revision: Option<&AtomicU64>, step: usize) -> bool {
-        let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
-        if self.compared_up_to == 0 {
-            self.compared_revision = revision.and_then(raise);
-        }
-        let all = self.list.numbers();
-        let from = (self.compared_up_to as usize).min(all);
-        let to = (from + step).min(all);
-        for at in from..to {
-            let at = u32::try_from(at).expect("fewer cursors than numbers");
-            if self.list.get(at).is_some_and(Cursor::is_behind) {
-                self.set_marked(at);
-            }
-        }
-        let done = to == all;
-        let to = u32::try_from(to).expect("fewer cursors than numbers");
-        self.compared_up_to = if done { 0 } else { to };
-        if done && planted!(ResumeNumberTooNew) {
-            self.compared_revision = revision.and_then(raise);
-        }
-        done
-    }
-
-    /// Takes the revision up to which all changes were sent. Returns `None` unless a comparison has
-    /// ended since the last call and all of its findings were sent.
-    pub(super) fn take_compared_revision(&mut self) -> Option<NonZeroU64> {
-        let ended = self.compared_up_to == 0;
-        let sent =
-            self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
-        let whole = !self.lacks_cursors;
-        self.compared_revision.take_if(|_| ended && sent && whole)
-    }
-
-    /// Restarts the comparison of all cursors; CATCH_UPs wait no longer.
-    pub(super) fn restart_comparison(&mut self, now: Tick) {
-        (self.compared_up_to, self.compared_revision) = (0, None);
-        self.catch_up_at = self.catch_up_at.min(now);
+    /// Takes the revision that was drawn last, where all wake-ups before it were sent.
+    pub(super) fn take_number(&mut self) -> Option<NonZeroU64> {
+        let others = self.pattern_checks.len() + self.delayed.len();
+        let taken = self.drawn.take_if(|(_, left)| *left == 0 && others == 0);
+        taken.map(|(revision, _)| revision)
     }
 
     /// Returns the capacities of its lists.

@@ -12,7 +12,7 @@ use super::{
     pattern_overflow::{self, PatternOverflow},
     queue_entry::QueueEntry,
     subscription::Subscription,
-    sync::{AtomicWaker, Mutex, lock},
+    sync::{AtomicU64, AtomicWaker, Mutex, lock},
 };
 use crate::base::clock::Tick;
 
@@ -20,7 +20,9 @@ use crate::base::clock::Tick;
 pub(super) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
     /// Subscriptions without a cursor for a queue, which walks mark as well.
-    pub(super) overflow: Arc<PatternOverflow>,
+    pub(super) overflow: PatternOverflow,
+    /// Read when a walk ends, and raised by streams (see `resume`).
+    pub(super) revision: AtomicU64,
     /// Woken when a walk was added.
     pub(super) waker: AtomicWaker,
 }
@@ -32,13 +34,11 @@ pub(super) struct DueWalk {
     pub(super) accepted_at: Tick,
 }
 
-/// One walk, step by step, so that its task can yield between the steps. Dropped before its end, it
-/// leaves no mark behind: the next notification is walked again. The comparison before the next
-/// heartbeat finds the cursors that this walk did not mark (R6).
+/// One walk, step by step, so that its task can yield between the steps. Its drop does what is left.
 pub(crate) struct Walk {
     entry: Arc<QueueEntry>,
     accepted_at: Tick,
-    overflow: Arc<PatternOverflow>,
+    fanout: Arc<Fanout>,
     next: u64,
     /// The subscriptions without a cursor, when the entry's own subscribers are marked.
     without_cursor: Option<IntoIter<Arc<Subscription>>>,
@@ -68,7 +68,8 @@ impl Fanout {
     pub(super) fn new() -> Self {
         Self {
             due: Mutex::new(VecDeque::new()),
-            overflow: Arc::new(PatternOverflow::new()),
+            overflow: PatternOverflow::new(),
+            revision: AtomicU64::new(1),
             waker: AtomicWaker::new(),
         }
     }
@@ -89,18 +90,18 @@ impl Fanout {
         lock(&self.due).len()
     }
 
-    pub(super) fn pop(&self) -> Option<Walk> {
+    pub(super) fn pop(self: &Arc<Self>) -> Option<Walk> {
         let due = lock(&self.due).pop_front()?;
-        Some(Walk::new(due, Arc::clone(&self.overflow)))
+        Some(Walk::new(due, Arc::clone(self)))
     }
 }
 
 impl Walk {
-    fn new(due: DueWalk, overflow: Arc<PatternOverflow>) -> Self {
+    fn new(due: DueWalk, fanout: Arc<Fanout>) -> Self {
         Self {
             entry: due.entry,
             accepted_at: due.accepted_at,
-            overflow,
+            fanout,
             next: 0,
             without_cursor: None,
             ended: false,
@@ -121,9 +122,13 @@ impl Walk {
             }
             // Read after the mark is cleared: a subscription that is inserted later has its first
             // check after all events of this walk.
-            self.without_cursor = Some(self.overflow.matching(&self.entry).into_iter());
+            self.without_cursor = Some(self.fanout.overflow.matching(&self.entry).into_iter());
+            return true;
         }
         self.ended = !self.mark_without_cursor(SUBSCRIBERS_PER_STEP, batch);
+        if self.ended {
+            self.entry.end_walk(&self.fanout.revision);
+        }
         !self.ended
     }
 
@@ -164,14 +169,7 @@ impl Drop for PendingWalks {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        if !self.ended || cfg!(test) {
-            self.entry.end_walk(self.ended);
-        }
-        if !self.ended {
-            // These have no cursor for a heartbeat's comparison.
-            self.without_cursor
-                .get_or_insert_with(|| self.overflow.matching(&self.entry).into_iter());
-            self.mark_without_cursor(usize::MAX, &mut WakeBatch::default());
-        }
+        let mut batch = WakeBatch::default();
+        while !self.ended && self.step(&mut batch) {}
     }
 }

@@ -76,7 +76,7 @@ impl QueueEntry {
     pub(super) fn idle_since(&self) -> Option<(Tick, usize)> {
         let state = self.lock();
         let named = state.subscribers.iter().next();
-        let needed = state.reserved > 0 || state.is_listed();
+        let needed = state.reserved > 0 || state.is_listed() || state.is_walked();
         let named = needed || named.is_some_and(|one| !one.by_pattern);
         let idle = state.phase != EntryPhase::Dead && state.timers.len() == 0 && !named;
         idle.then(|| (state.idle_since(), state.listeners()))
@@ -88,7 +88,7 @@ impl QueueEntry {
         let state = self.lock();
         let idle_since = state.idle_since();
         let timed = state.has_timers();
-        let needed = timed || state.reserved > 0 || state.is_listed();
+        let needed = timed || state.reserved > 0 || state.is_listed() || state.is_walked();
         if state.phase == EntryPhase::Dead || needed || idle_since > since {
             return IdleState::InUse;
         }
@@ -122,7 +122,8 @@ impl QueueEntry {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.still_match(&state),
         };
-        let needed = timed || held || state.reserved > 0 || state.is_listed();
+        let held = held || state.reserved > 0;
+        let needed = timed || held || state.is_listed() || state.is_walked();
         if state.phase == EntryPhase::Dead || needed || state.idle_since() > idle_since {
             return false;
         }

@@ -153,15 +153,15 @@ impl Mailbox {
     }
 
     /// Takes the marks, and clears them. R5: an event that is counted after this sets the mark
-    /// again.
-    pub(super) fn take_marks(&self) -> Marks {
+    /// again. With `all` also those whose bit is not set yet.
+    pub(super) fn take_marks(&self, all: bool) -> Marks {
         let bits = self.marks.swap(0, Ordering::AcqRel);
         let accepted_at = self.accepted_at.load(Relaxed);
         if accepted_at != 0 {
             self.accepted_at.store(0, Relaxed);
         }
         let mut listed = Vec::new();
-        if bits & LISTED != 0
+        if (all || bits & LISTED != 0)
             && let Some(lists) = &mut *lock(&self.lists)
         {
             listed = lists.marked.take();
@@ -333,7 +333,7 @@ impl Marks {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.bits == 0
+        self.bits == 0 && self.listed.is_empty()
     }
 
     /// Returns the number of marked cursors.

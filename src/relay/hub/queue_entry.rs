@@ -14,7 +14,7 @@ use super::{
     counters::Counters,
     mailbox::WakeBatch,
     subscribers::Subscribers,
-    sync::{Mutex, MutexGuard, lock},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     timers::{QueueTimers, Timer, TimerOrder, timer_offset},
     wake_builder::EncodingCache,
 };
@@ -37,7 +37,8 @@ pub(super) struct QueueState {
     /// The sequence at which its counting began.
     pub(super) start: u64,
     pub(super) counters: Counters,
-    /// The hub's revision when the queue last counted, or when this entry was made (see `resume`).
+    /// The hub's revision when all subscribers were told of the newest count, or when this entry was
+    /// made; [`UNSETTLED`] while a walk tells them (see `resume`).
     pub(super) changed_at: u64,
     /// The sequence of the newest notification.
     pub(super) notified: u64,
@@ -61,6 +62,8 @@ pub(super) struct QueueState {
     pub(super) bits: EntryBits,
     /// The fan-out has a walk to do.
     walk_pending: bool,
+    /// The walks that have not ended.
+    walks: u8,
     /// The queue has had a group, so new work is assigned to members.
     pub(super) grouped: bool,
     /// C11: a group's work must be passed on to the other relays.
@@ -133,6 +136,9 @@ impl EntryBits {
     }
 }
 
+/// The revision of a change that some subscriber was not told of: later than all others.
+const UNSETTLED: u64 = u64::MAX;
+
 /// The key of a walk that has marked all subscribers and only chooses members.
 const WALKED: u64 = u64::MAX;
 
@@ -161,6 +167,7 @@ impl QueueEntry {
             encoded: EncodingCache::default(),
             bits: config.decisions.entry_bits(&address),
             walk_pending: false,
+            walks: 0,
             grouped: false,
             passed_on: false,
             check_pending: false,
@@ -210,10 +217,15 @@ impl QueueEntry {
         next
     }
 
-    /// Notes that the pending walk has ended, or that it was dropped.
-    pub(super) fn end_walk(&self, ended: bool) {
-        if !ended || planted!(MarkClearedAfterWalk) {
-            self.lock().walk_pending = false;
+    /// A walk has marked all subscribers.
+    pub(super) fn end_walk(&self, revision: &AtomicU64) {
+        let mut state = self.lock();
+        if planted!(MarkClearedAfterWalk) {
+            state.walk_pending = false;
+        }
+        state.walks -= 1;
+        if !planted!(ResumeNumberTooNew) {
+            state.settle(revision);
         }
     }
 
@@ -368,8 +380,23 @@ impl QueueState {
         } else if std::mem::replace(&mut self.walk_pending, true) {
             MarkOutcome::Done
         } else {
+            self.walks += 1;
             MarkOutcome::NeedsWalk
         }
+    }
+
+    /// The queue has changed, and all subscribers are marked unless a walk has them to mark. The
+    /// revision is read after that, under this lock (see `resume`).
+    pub(super) fn settle(&mut self, revision: &AtomicU64) {
+        self.changed_at = match self.walks {
+            1.. if !planted!(ResumeNumberTooNew) => UNSETTLED,
+            _ => revision.load(Ordering::Relaxed),
+        };
+    }
+
+    /// Returns whether a walk has subscribers to mark.
+    pub(super) fn is_walked(&self) -> bool {
+        self.walks > 0
     }
 
     /// Returns why a subscriber at `position` gets a wake-up, or `None` where it is up to date.

@@ -127,10 +127,6 @@ impl Hub {
                     let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
                     let mut counted = count(&mut state);
                     batch.wakes.accepted_at = if counted { now } else { Tick::default() };
-                    if state.counters.sequence != sequence {
-                        // Read under the entry's lock: see `resume`.
-                        state.changed_at = self.revision.load(Ordering::Relaxed);
-                    }
                     let mut more =
                         (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
                     if let Some(own_causes) = noted
@@ -143,7 +139,6 @@ impl Hub {
                         if state.count_passed_on(now) {
                             increments.passed_on.fetch_add(1, Ordering::Relaxed);
                             (counted, batch.wakes.accepted_at) = (true, now);
-                            state.changed_at = self.revision.load(Ordering::Relaxed);
                             more |= state.grouped && state.reconcile(now, &mut batch.wakes);
                         }
                         listed = self.list_increment(&entry, &mut state);
@@ -158,9 +153,12 @@ impl Hub {
                         }
                         false => MarkOutcome::Done,
                     };
+                    let is_counted = state.counters.sequence != sequence;
+                    if is_counted {
+                        state.settle(&self.fanout.revision);
+                    }
                     let is_active = state.counters.notifications > before.notifications;
                     let active = (measured && is_active).then(|| (before, state.counters));
-                    let is_counted = state.counters.sequence != sequence;
                     let first = state.rearm(&entry, &self.timers);
                     break (wake, first, listed, active, is_counted);
                 }

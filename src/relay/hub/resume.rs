@@ -4,14 +4,15 @@
 //! *revision* of the hub, and a digest of the listener and its selectors. The queues that changed
 //! since that revision get a CATCH_UP, the others nothing.
 //!
-//! An entry notes the revision at its newest change, under its lock. A stream that begins to compare
-//! its cursors raises the revision from C to C + 1 first, and states C when all findings are sent.
-//! Then each change noted with C or less was sent before. Its notifier read the revision before the
-//! raise, so it had the entry's lock before the comparison did: in the other order the lock would
-//! have shown it C + 1. So the comparison saw the change.
+//! An entry notes the revision when all subscribers are marked for its newest change, under its lock;
+//! while the fan-out has some of them to mark, it counts as changed after every revision. A stream
+//! that draws a number raises the revision from C to C + 1 first, then takes its marks, and states C
+//! when what they stand for was sent. Then each change noted with C or less was sent before: its
+//! mark was set before the revision was read, so a stream that had not found the mark had raised the
+//! revision by then.
 //!
-//! A cursor that is attached during the comparison starts with all pending changes marked, and
-//! later changes are noted with more than C. A new entry notes the revision as well: a subscriber
+//! Numbers are drawn only when all queues are attached. A cursor that is attached later starts with
+//! all pending changes marked. A new entry notes the revision as well: a subscriber
 //! that was away may not know earlier counts under this name. The revisions of forgotten entries
 //! are kept as one number (`Hub::forgotten_at`). For those, a pattern's subscriber gets a CATCH_UP
 //! under the pattern's own name, because there is no entry.
@@ -20,9 +21,8 @@
 //! subscriber states, so the queue has changed. The subscriber takes a number only when the
 //! application has all wake-ups before it.
 //!
-//! A notification reads the revision once and never writes it. Streams with patterns over the
-//! limits of cursors state no number. Groups need none: a member's queues follow the group's
-//! cursor.
+//! A notification reads the revision once and never writes it. Groups need no number: a member's
+//! queues follow the group's cursor.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -96,7 +96,7 @@ impl Hub {
                 false => Resumption::OtherEpoch,
             };
         }
-        let known = revision < self.revision.load(Ordering::Relaxed);
+        let known = revision < self.fanout.revision.load(Ordering::Relaxed);
         match known && point.digest == digest {
             true => Resumption::Since(revision),
             false => Resumption::Nothing,

@@ -188,7 +188,7 @@ impl Hub {
     }
 
     pub(super) fn end_pattern_resync(&self) {
-        let revision = self.revision.load(Ordering::SeqCst);
+        let revision = self.fanout.revision.load(Ordering::SeqCst);
         self.forgotten_at.fetch_max(revision, Ordering::SeqCst);
         self.pattern_resyncs.fetch_sub(1, Ordering::SeqCst);
     }

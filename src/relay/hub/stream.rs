@@ -1,11 +1,9 @@
 //! The messages of one stream: Welcome, wakes, heartbeats, Goodbye.
 //!
 //! A state machine that is polled only when its stream is ready to send, so nothing queues up
-//! behind a slow reader. A silent stream gets a heartbeat only after every cursor has been compared
-//! with its queue and nothing was found pending (R6: a heartbeat proves that). A stream that some
-//! queues keep awake also compares all of them once per heartbeat, so that a lost mark of another
-//! queue heals. It gets a heartbeat when the findings are sent: its subscriber then resumes by a
-//! number that is about one interval old.
+//! behind a slow reader. A silent stream gets a heartbeat only when nothing is pending (R6: a
+//! heartbeat proves that). A stream that always has a Wake to send gets one in each interval as well:
+//! a resume number is drawn, and stated when all that was pending then is sent.
 //! After a large Wake the stream is throttled for a few milliseconds. Its listener has enough to
 //! do, and in a burst most of the relay's and the listener's work would be wake-ups without new
 //! information.
@@ -52,17 +50,13 @@ pub(crate) struct SubscriberStream {
     /// The newest Welcome or Heartbeat said so.
     degraded: bool,
     lifecycle: StreamLifecycle,
-    /// The time of the last comparison of all cursors.
-    compared_at: Tick,
+    /// When the newest resume number was drawn.
+    drawn_at: Tick,
     /// After a large Wake, no message is sent before this time.
     throttled_until: Tick,
     /// Wakes since no entry was left.
     consecutive_wakes: u32,
     throttle_from: u64,
-    /// The present comparison of all cursors began on a silent stream.
-    silent_comparison: bool,
-    /// A comparison has ended, and its resume number was not sent yet.
-    resume_unsent: bool,
 }
 
 /// A message of a stream, with Wakes in the form of `W`.
@@ -104,12 +98,10 @@ impl SubscriberStream {
             welcome: Some(Box::new(welcome)),
             degraded: false,
             lifecycle,
-            compared_at: now,
+            drawn_at: now,
             throttled_until: now,
             consecutive_wakes: 0,
             throttle_from: config.throttle_from,
-            silent_comparison: false,
-            resume_unsent: false,
         }
     }
 
@@ -188,19 +180,24 @@ impl SubscriberStream {
         // C9: the end of `degraded` is told at once as well.
         let degraded = self.hub.is_degraded(now);
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
-        let compared = self.compare_cursors(now, silent);
         // Before the next Wake: a stream that always has one to send gets its number, too.
-        if attached
-            && !silent
-            && self.resume_unsent
-            && let Some(resume) = self.subscription.take_resume()
-        {
+        if !silent && let Some(resume) = self.subscription.take_resume() {
             return self.heartbeat(degraded, resume, now);
         }
-        let filled = self.subscription.fill(now, sink);
+        if silent {
+            self.subscription.end_spread(now);
+        }
+        // The queues that are not attached may have changed before.
+        let draws =
+            attached && self.subscription.group.is_none() && (silent || now >= self.drawing_at());
+        if draws {
+            self.drawn_at = now;
+        }
+        let revision = draws.then_some(&self.hub.fanout.revision);
+        let filled = self.subscription.fill(now, revision, sink);
         if filled.entries > 0 {
             self.hub.load.note_sent(filled.requested);
-            (self.lifecycle.sent_at, self.silent_comparison) = (now, false);
+            self.lifecycle.sent_at = now;
             let complete = attached && filled.complete;
             self.consecutive_wakes = if complete {
                 0
@@ -216,41 +213,25 @@ impl SubscriberStream {
             }
             return StreamAction::Send(StreamMessage::Wake(filled));
         }
-        if !attached || !filled.complete || !compared {
+        if !attached || !filled.complete {
             return StreamAction::Yield;
         }
-        if silent {
+        if silent || draws {
             let resume = self.subscription.take_resume().unwrap_or_default();
             return self.heartbeat(degraded, resume, now);
         }
         let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
-        let heartbeat = self.comparison_at().min(self.lifecycle.heartbeat_at());
+        let heartbeat = self.drawing_at().min(self.lifecycle.heartbeat_at());
         StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at).min(catch_up))
     }
 
-    /// Compares some cursors with their queues, where that is due; returns whether none is left to
-    /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
-    /// the effect of a lost mark is found. R6: a heartbeat is sent only after all were compared.
-    fn compare_cursors(&mut self, now: Tick, silent: bool) -> bool {
-        if !silent && now < self.comparison_at() {
-            return true;
+    /// Returns when the next resume number is drawn at the latest. A member has none: its queues
+    /// follow the group's cursor.
+    fn drawing_at(&self) -> Tick {
+        match self.subscription.group {
+            Some(_) => Tick::NEVER,
+            None => self.drawn_at + self.lifecycle.heartbeat,
         }
-        if silent && !std::mem::replace(&mut self.silent_comparison, true) {
-            self.subscription.restart_comparison(now);
-        }
-        let (hub, subscription) = (&self.hub, &self.subscription);
-        let done = subscription.compare_next(&hub.revision, hub.config.compare_step);
-        if done {
-            self.compared_at = now;
-            // A member's queues follow the group's cursor.
-            self.resume_unsent = subscription.group.is_none();
-        }
-        done
-    }
-
-    /// Returns when the next comparison of all cursors begins at the latest.
-    fn comparison_at(&self) -> Tick {
-        self.compared_at + self.lifecycle.heartbeat
     }
 
     fn heartbeat(
@@ -259,7 +240,6 @@ impl SubscriberStream {
         resume: ResumeNumber,
         now: Tick,
     ) -> StreamAction<StreamMessage<Filled>> {
-        (self.silent_comparison, self.resume_unsent) = (false, false);
         (self.lifecycle.sent_at, self.degraded) = (now, degraded);
         event(SubscribeEvent::Heartbeat { degraded, resume })
     }

@@ -18,7 +18,7 @@ use super::{
     queue_entry::{EntryBits, QueueEntry, QueueState},
     resume::ResumePoint,
     subscribers::Subscriber,
-    sync::{AtomicU64, Mutex, MutexGuard, lock},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     wake_builder::WakeSink,
 };
 use crate::{
@@ -96,45 +96,43 @@ impl Subscription {
     }
 
     /// Fills a Wake from the marked cursors: at most one entry per queue. Entries without room stay
-    /// marked and follow in the next Wake.
-    pub(crate) fn fill(&self, now: Tick, sink: &mut impl WakeSink) -> Filled {
+    /// marked and follow in the next Wake. With `revision` a resume number is drawn.
+    pub(crate) fn fill(
+        &self,
+        now: Tick,
+        revision: Option<&AtomicU64>,
+        sink: &mut impl WakeSink,
+    ) -> Filled {
+        // Raised before the marks are taken: see `resume`.
+        let mut drawn = revision.map(|revision| revision.fetch_add(1, Ordering::Relaxed));
         // R5: cleared first, then read: an event that is counted after this sets the mark again.
-        let marks = self.mailbox.take_marks();
+        let marks = self.mailbox.take_marks(drawn.is_some());
+        if planted!(ResumeNumberDrawnLate) {
+            drawn = revision.map(|revision| revision.fetch_add(1, Ordering::Relaxed));
+        }
         let mut cursors = self.lock();
-        if marks.is_empty() && !cursors.is_marked(now) {
+        if drawn.is_none() && marks.is_empty() && !cursors.is_marked(now) {
             return Filled {
                 complete: true,
                 ..Filled::default()
             };
         }
         let accepted_at = marks.accepted_at();
-        let mut filled = cursors.fill(self, marks, now, sink);
+        let mut filled = cursors.fill(self, (marks, drawn), now, sink);
         if filled.entries > 0 {
             cursors.note_woken(now);
         }
         drop(cursors);
         filled.accepted_at = accepted_at.filter(|_| filled.entries > 0);
         if planted!(AwakeClearedAfterRead) {
-            drop(self.mailbox.take_marks());
+            drop(self.mailbox.take_marks(false));
         }
         filled
     }
 
-    /// Compares some cursors with their queues, marked or not; returns whether all have been
-    /// compared by now. R6: only a stream that then finds nothing may send a heartbeat.
-    pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
-        if planted!(HeartbeatUnchecked) {
-            return true;
-        }
-        // A member's queues follow the group's cursor.
-        let revision = self.group.is_none().then_some(revision);
-        self.lock().compare_next(revision, step)
-    }
-
-    /// Takes the resume number, where all findings of the last comparison were sent and the number
-    /// was not stated since.
+    /// Takes the resume number that was drawn last, where all wake-ups before it were sent.
     pub(super) fn take_resume(&self) -> Option<ResumeNumber> {
-        let revision = self.lock().take_compared_revision()?;
+        let revision = self.lock().take_number()?;
         let point = ResumePoint {
             epoch: self.epoch,
             revision,
@@ -143,9 +141,10 @@ impl Subscription {
         Some(point.number())
     }
 
-    /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
-    pub(crate) fn restart_comparison(&self, now: Tick) {
-        self.lock().restart_comparison(now);
+    /// Waiting CATCH_UPs become due.
+    pub(super) fn end_spread(&self, now: Tick) {
+        let mut cursors = self.lock();
+        cursors.catch_up_at = cursors.catch_up_at.min(now);
     }
 
     /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.

@@ -152,10 +152,13 @@ fn from_elsewhere<S: std::fmt::Display>(selectors: &[S]) -> SubscribeOptions {
     }
 }
 
-/// Takes all entries, and states the resume number of a comparison after them.
+/// Draws a resume number, takes all entries, and states the number.
 fn resume_number(hub: &Hub, subscription: &Subscription, now: Tick) -> ResumeNumber {
-    verify(hub, subscription, now);
+    subscription.end_spread(now);
+    // The first one is not drawn where CATCH_UPs wait.
     drain(subscription, now);
+    let revision = Some(&hub.fanout.revision);
+    _ = subscription.fill(now, revision, &mut WakeBuilder::new());
     subscription.take_resume().expect("all is sent")
 }
 
@@ -189,7 +192,7 @@ fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
 fn take(subscription: &Subscription, now: Tick) -> Option<Vec<WorkDetected>> {
     loop {
         let mut sink = WakeBuilder::new();
-        let filled = subscription.fill(now, &mut sink);
+        let filled = subscription.fill(now, None, &mut sink);
         if filled.entries > 0 || filled.complete {
             return Some(sink.work).filter(|work| !work.is_empty());
         }
@@ -208,12 +211,6 @@ fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
     std::iter::from_fn(|| take(subscription, now))
         .flatten()
         .collect()
-}
-
-/// Compares all cursors with their queues.
-fn verify(hub: &Hub, subscription: &Subscription, now: Tick) {
-    subscription.restart_comparison(now);
-    while !subscription.compare_next(&hub.revision, hub.config.compare_step) {}
 }
 
 /// Runs all walks of the fan-out.

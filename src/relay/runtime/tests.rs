@@ -3,17 +3,9 @@
 mod fan_out;
 mod peer_calls;
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    task::{Context, Poll, Wake, Waker},
-    time::Duration,
-};
-
-use futures_core::Stream;
+use std::time::Duration;
 
 use super::*;
-use crate::SubscribeEvent;
-use crate::relay::hub::StreamMessage;
 use crate::types::{ConnectionState, ListenerId, Notifier, ReportState, WakeReason, WakeStream};
 
 fn options(queue: &str) -> SubscribeOptions {
@@ -279,56 +271,6 @@ async fn a_member_that_does_not_report_is_followed_by_another() {
     assert_eq!(look.reason, WakeReason::Reassigned);
     let waited = started.elapsed().as_millis();
     assert!((1000..1100).contains(&waited), "{waited}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_comparison() {
-    #[derive(Default)]
-    struct WakeCount(AtomicU64);
-    impl Wake for WakeCount {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    let relay = unguarded();
-    let queues: Vec<_> = (0..3_000).map(|at| event(&format!("a/q{at}"))).collect();
-    for part in queues.chunks(1_000) {
-        let told = relay.publisher("p").notify(part.to_vec()).await;
-        told.expect("counted");
-    }
-    let mut feed = Box::pin(
-        relay
-            .open_local_stream(&options("a/*"))
-            .expect("subscribed"),
-    );
-    let wakes = Arc::new(WakeCount::default());
-    let waker = Waker::from(Arc::clone(&wakes));
-    let mut cx = Context::from_waker(&waker);
-    let mut yields = 0;
-    for _ in 0..100 {
-        // A separate poll: a poll that has used its budget wakes it as well.
-        tokio::task::yield_now().await;
-        let before = wakes.0.load(Ordering::Relaxed);
-        match feed.as_mut().poll_next(&mut cx) {
-            Poll::Ready(Some(StreamMessage::Event(SubscribeEvent::Heartbeat { .. }))) => break,
-            Poll::Ready(message) => assert!(message.is_some(), "it has not ended"),
-            Poll::Pending => {
-                let early = wakes.0.load(Ordering::Relaxed) > before;
-                assert!(
-                    !early,
-                    "woken while it is polled: it would be polled again at once"
-                );
-                tokio::task::yield_now().await;
-                let again = wakes.0.load(Ordering::Relaxed) > before;
-                yields += u32::from(again);
-                if !again {
-                    tokio::time::advance(Duration::from_millis(500)).await;
-                }
-            }
-        }
-    }
-    assert!(yields >= 2, "3,000 queues take three steps: {yields}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,13 +110,19 @@ fn a_subscriber_that_comes_back_gets_exactly_the_missed_events() {
 }
 
 #[test]
-fn a_listener_that_resumes_by_number_gets_an_event_during_a_comparison() {
-    holds(compare_and_resume);
+fn a_listener_that_resumes_by_number_gets_an_event_that_the_fan_out_did_not_reach() {
+    holds(walk_and_resume);
+}
+
+#[test]
+fn a_listener_that_resumes_by_number_gets_an_event_while_the_number_is_drawn() {
+    holds(mark_and_resume);
 }
 
 #[test]
 fn a_resume_number_that_is_too_new_is_found() {
-    finds(compare_and_resume, Fault::ResumeNumberTooNew);
+    finds(walk_and_resume, Fault::ResumeNumberTooNew);
+    finds(mark_and_resume, Fault::ResumeNumberDrawnLate);
 }
 
 #[test]

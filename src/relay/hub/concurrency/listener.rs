@@ -74,7 +74,6 @@ pub(super) fn hub(inline: usize, fault: Fault) -> Arc<Hub> {
         epoch: EPOCH,
         inline,
         forget_after: Duration::ZERO,
-        compare_step: 1,
         ..HubConfig::default()
     }))
 }
@@ -99,8 +98,9 @@ pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
 pub(super) fn walk(hub: &Hub) {
     let mut batch = WakeBatch::default();
     while let Some(mut walk) = hub.next_walk() {
-        while walk.step(&mut batch) {}
-        batch.wake();
+        while walk.step(&mut batch) {
+            batch.wake();
+        }
     }
 }
 
@@ -168,7 +168,7 @@ impl Listener {
         self.alarm.0.store(1, Ordering::SeqCst);
     }
 
-    /// Takes all messages of a silent stream, step by step, and keeps the heartbeat's number.
+    /// Takes the messages of a silent stream up to the heartbeat with a number, which it keeps.
     pub(super) fn beat(&mut self, now: Tick) {
         loop {
             let mut sink = WakeBuilder::default();
@@ -177,7 +177,10 @@ impl Listener {
                     SubscribeEvent::Wake(work) => {
                         work.into_iter().for_each(|entry| self.tell(entry));
                     }
-                    SubscribeEvent::Heartbeat { resume, .. } => self.resume = resume,
+                    SubscribeEvent::Heartbeat { resume, .. } if !resume.is_empty() => {
+                        self.resume = resume;
+                        return;
+                    }
                     _ => {}
                 },
                 StreamAction::Yield => shuttle::thread::yield_now(),

@@ -299,11 +299,10 @@ pub(super) fn busy_ends_and_forget(fault: Fault) -> Result<(), String> {
     }
 }
 
-/// A stream compares its cursors during two events, one in a known queue and one in a new queue,
-/// and no fan-out marks them. A listener that resubscribes with the heartbeat's number gets
-/// both, by either stream.
-pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
-    let hub = hub(0, fault);
+/// A stream states its resume number during two events, one in a known queue and one in a new queue,
+/// and then breaks. A listener that resubscribes with the number gets both, by either stream.
+pub(super) fn state_and_resume(inline: usize, fault: Fault) -> Result<(), String> {
+    let hub = hub(inline, fault);
     ["x", "y"]
         .iter()
         .for_each(|name| notify(&hub, name, &[0], AT_ONCE));
@@ -315,7 +314,6 @@ pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
     });
     publishers.into_iter().for_each(join);
     let mut listener = join(listener);
-    // Where it got an entry, the stream was not silent: the number comes with the next heartbeat.
     listener.come_back(2, BEAT);
     listener.listen();
     match (listener.place("x"), listener.place("z")) {
@@ -325,4 +323,14 @@ pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
             listener.has_number()
         )),
     }
+}
+
+/// The same, where the notifications mark the stream.
+pub(super) fn mark_and_resume(fault: Fault) -> Result<(), String> {
+    state_and_resume(64, fault)
+}
+
+/// The same, where no fan-out marks it.
+pub(super) fn walk_and_resume(fault: Fault) -> Result<(), String> {
+    state_and_resume(0, fault)
 }

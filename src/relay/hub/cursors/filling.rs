@@ -1,10 +1,10 @@
 //! Fills a Wake with the entries of marked cursors.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, num::NonZeroU64};
 
 use super::{
     super::{
-        config::COMPARE_STEP,
+        config::CURSORS_PER_STEP,
         cursor::SendOutcome,
         interest::Interest,
         mailbox::Marks,
@@ -22,7 +22,7 @@ impl Cursors {
     pub(in super::super) fn fill(
         &mut self,
         subscription: &Interest,
-        marks: Marks,
+        (mut marks, drawn): (Marks, Option<u64>),
         now: Tick,
         sink: &mut impl WakeSink,
     ) -> Filled {
@@ -30,19 +30,23 @@ impl Cursors {
         if self.catch_up_is_due(now) {
             self.release_delayed();
         }
+        if let Some(revision) = drawn.filter(|_| self.delayed.is_empty()) {
+            std::mem::take(&mut marks).cursors(|at| self.set_marked(at));
+            self.drawn = NonZeroU64::new(revision).map(|revision| (revision, self.marked.len()));
+        }
         let mut filled = Filled::default();
         if certain && !self.fill_checks(subscription, sink, &mut filled) {
             marks.cursors(|at| self.set_marked(at));
             return filled;
         }
-        if self.marked.is_empty() && marks.len() <= COMPARE_STEP {
+        if self.marked.is_empty() && marks.len() <= CURSORS_PER_STEP {
             self.fill_now(subscription, marks, (certain, now), sink, &mut filled);
         } else {
             marks.cursors(|at| self.set_marked(at));
             self.fill_marked(subscription, (certain, now), sink, &mut filled);
         }
         filled.complete &= !self.catch_up_is_due(now);
-        if self.marked.is_empty() && self.marked.capacity() > COMPARE_STEP {
+        if self.marked.is_empty() && self.marked.capacity() > CURSORS_PER_STEP {
             self.marked = VecDeque::new();
         }
         filled
@@ -50,7 +54,7 @@ impl Cursors {
 
     /// Marks some of the cursors whose CATCH_UP waits no longer.
     fn release_delayed(&mut self) {
-        for _ in 0..4 * COMPARE_STEP {
+        for _ in 0..4 * CURSORS_PER_STEP {
             let Some(at) = self.delayed.pop() else {
                 self.delayed = Vec::new();
                 break;
@@ -90,7 +94,7 @@ impl Cursors {
         filled: &mut Filled,
     ) {
         sink.expect(self.marked.len());
-        for _ in 0..4 * COMPARE_STEP {
+        for _ in 0..4 * CURSORS_PER_STEP {
             let Some(&at) = self.marked.front() else {
                 filled.complete = true;
                 break;
@@ -99,6 +103,9 @@ impl Cursors {
                 break;
             }
             self.marked.pop_front();
+            if let Some((_, left)) = &mut self.drawn {
+                *left = left.saturating_sub(1);
+            }
         }
     }
 

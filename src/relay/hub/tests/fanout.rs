@@ -37,7 +37,7 @@ fn a_wake_up_of_the_fan_out_has_waited_since_its_first_notification() {
     walk_all(&hub);
     for subscription in &subscriptions {
         let mut sink = WakeBuilder::new();
-        let filled = subscription.fill(after(SECOND * 9), &mut sink);
+        let filled = subscription.fill(after(SECOND * 9), None, &mut sink);
         assert_eq!(filled.accepted_at, Some(after(SECOND)));
     }
 }

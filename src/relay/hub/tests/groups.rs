@@ -285,23 +285,3 @@ fn a_wake_up_that_no_member_reads_waits_for_one_without_a_timer() {
     fleet.hub.end_send(&fleet.members[&1], fleet.now);
     assert_eq!(fleet.take(1).len(), 1);
 }
-
-#[test]
-fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
-    let fleet = Fleet::new(1);
-    fleet.put(1);
-    // The mark is taken, and the wake-up is not.
-    let queue_entry = fleet.hub.entries.get(&queue("orders")).expect("known");
-    let member = &fleet.members[&0];
-    let cursors = member.lock();
-    let member_id = cursors.list.get(0).and_then(|cursor| cursor.member_id());
-    let member_id = member_id.expect("a member");
-    drop(cursors);
-    let assignment = queue_entry.lock().take_assignment(member_id);
-    let assignment = assignment.expect("given");
-    assert_eq!(fleet.drain(0), []);
-    queue_entry.lock().return_assignment(member_id, assignment);
-    assert_eq!(fleet.drain(0), []);
-    verify(&fleet.hub, member, START);
-    assert_eq!(told(member), [entry("orders", Notified, 1)]);
-}

@@ -72,16 +72,6 @@ fn listening(selectors: &[&str]) -> SubscribeOptions {
     }
 }
 
-fn deaf_fanout(fault: Fault) -> HubConfig {
-    fault.plant();
-    HubConfig {
-        inline: 0,
-        compare_step: 2,
-        forget_after: 60 * SECOND,
-        ..HubConfig::default()
-    }
-}
-
 #[test]
 fn a_stream_of_ten_thousand_queues_gets_only_the_changed_ones() {
     let hub = hub();
@@ -98,61 +88,53 @@ fn a_stream_of_ten_thousand_queues_gets_only_the_changed_ones() {
     assert_eq!(told, changed.map(catch_up));
 }
 
-/// Notifies a queue that a running comparison has passed, in a way that marks nothing. The
-/// subscriber comes back with the number that followed. Returns its entries.
-fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
-    let hub = hub_with(deaf_fanout(fault));
-    let options = options(&["a", "b", "c", "d"]);
+/// Counts a notification that the fan-out has not told of when the stream states its number. The
+/// subscriber comes back with the number. Returns its entries.
+fn stated_before_a_walk(fault: Fault) -> Vec<Entry> {
+    fault.plant();
+    let hub = hub_where(|config| config.inline = 0);
+    let options = options(&["a", "b"]);
     let mut stream = Stream::open(&hub, &options, Tick::default());
     stream.take(Tick::default());
-    let now = after(10 * SECOND);
-    assert_eq!(
-        stream.step(now),
-        StreamAction::Yield,
-        "two of four are compared"
-    );
-    notify_with(&hub, notification("a"), now);
-    let (told, resume) = stream.take(now);
+    notify(&hub, "a");
+    let (told, resume) = stream.take(after(10 * SECOND));
     assert!(told.is_empty() && !resume.is_empty());
-    told_after(&hub, &options, &resume, now)
+    stream.feed.close(after(11 * SECOND));
+    walk_all(&hub);
+    notify(&hub, "b");
+    told_after(&hub, &options, &resume, after(12 * SECOND))
 }
 
 #[test]
-fn a_change_between_two_steps_of_a_comparison_is_sent() {
-    let told = changed_between_two_steps(Fault::None);
-    assert_eq!(told, [catch_up("a")]);
-    assert_eq!(changed_between_two_steps(Fault::ResumeNumberTooNew), []);
+fn a_change_that_the_fan_out_had_not_told_of_is_sent_to_a_subscriber_that_comes_back() {
+    let both = [catch_up("a"), catch_up("b")];
+    assert_eq!(stated_before_a_walk(Fault::None), both);
+    let told = stated_before_a_walk(Fault::ResumeNumberTooNew);
+    assert_eq!(told, [catch_up("b")]);
 }
 
 #[test]
-fn a_queue_that_is_made_during_a_comparison_is_sent() {
-    let hub = hub_with(deaf_fanout(Fault::None));
-    let options = listening(&["q*"]);
-    ["q1", "q2", "q3", "q4"]
-        .iter()
-        .for_each(|name| _ = notify(&hub, name));
-    walk_all(&hub);
-    let mut stream = Stream::open(&hub, &options, Tick::default());
-    stream.take(Tick::default());
-    // The first cursor's number is free, and the comparison has passed it when the new queue comes.
-    let now = after(60 * SECOND);
-    ["q2", "q3", "q4"]
-        .iter()
-        .for_each(|name| _ = notify_with(&hub, notification(name), now));
-    walk_all(&hub);
-    stream.take(now);
-    hub.forget(now);
+fn a_queue_that_a_walk_has_to_tell_of_is_not_forgotten() {
+    let hub = hub_where(|config| config.inline = 0);
+    let subscription = subscribe_with(&hub, &listening(&["a*"]), START);
+    drain(&subscription, START);
+    notify(&hub, "a");
+    hub.forget(after(2 * HOUR));
+    assert_eq!(hub.stats().forgotten, 0);
+    // A walk that is dropped does what is left.
+    drop(hub.next_walk());
+    drain(&subscription, START);
+    hub.forget(after(2 * HOUR));
     assert_eq!(hub.stats().forgotten, 1);
-    let now = now + 10 * SECOND;
-    assert_eq!(
-        stream.step(now),
-        StreamAction::Yield,
-        "half of them are compared"
-    );
-    notify_with(&hub, notification("q5"), now);
-    let (told, resume) = stream.take(now);
-    assert!(told.is_empty() && !resume.is_empty(), "{told:?}");
-    assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("q5")]);
+}
+
+#[test]
+fn a_walk_that_is_dropped_marks_all_subscribers() {
+    let hub = hub_where(|config| config.inline = 0);
+    let subscription = settled(&hub, &["a"]);
+    notify(&hub, "a");
+    drop(hub.next_walk());
+    assert_eq!(told(&subscription), [entry("a", WakeReason::Notified, 1)]);
 }
 
 #[test]
@@ -262,26 +244,6 @@ fn a_member_is_stated_no_number_and_resumes_by_none() {
     assert_eq!(told, [catch_up("a")], "a new group's");
     let of_member = Stream::open(&hub, &member, Tick::default()).number(Tick::default());
     assert_eq!(of_member, ResumeNumber::default());
-}
-
-#[test]
-fn a_pattern_that_lacks_cursors_is_stated_no_number() {
-    let hub = hub_with(HubConfig {
-        max_cursors_per_stream: 2,
-        ..deaf_fanout(Fault::None)
-    });
-    let options = options(&["*"]);
-    let mut stream = Stream::open(&hub, &options, Tick::default());
-    ["a", "b"].iter().for_each(|name| _ = notify(&hub, name));
-    walk_all(&hub);
-    stream.take(Tick::default());
-    assert!(!stream.take(after(10 * SECOND)).1.is_empty());
-    notify_with(&hub, notification("c"), after(15 * SECOND));
-    stream.take(after(15 * SECOND));
-    // The walk for the third queue has not run yet.
-    let (told, resume) = stream.take(after(25 * SECOND));
-    assert_eq!(told, []);
-    assert!(resume.is_empty());
 }
 
 #[test]

@@ -5,14 +5,6 @@ use super::{streams::Polled, *};
 use crate::types::Drain;
 use WakeReason::{CatchUp, Notified};
 
-/// Two subscribers of `slow`: with `inline: 1` it is left to a fan-out that never runs. Another
-/// queue has one, which is woken at once.
-fn with_a_dead_fanout<S: std::fmt::Display>(selectors: &[S]) -> Polled {
-    let hub = hub_where(|config| config.inline = 1);
-    settled(&hub, &["slow"]);
-    Polled::on(&hub, &options(selectors))
-}
-
 #[test]
 fn a_parked_pattern_subscriber_is_woken_for_a_queue_that_comes_later() {
     let mut stream = Polled::new(&["ord*"]);
@@ -29,21 +21,6 @@ fn catch_ups_that_are_spread_come_at_their_time_and_not_with_the_heartbeat() {
     assert!(until > START && until <= after(2 * SECOND));
     let both = ["a", "b"].map(|name| entry(name, CatchUp, 0));
     assert_eq!(stream.woken(until), both);
-}
-
-#[test]
-fn a_lost_mark_heals_within_a_heartbeat_however_busy_the_stream_is() {
-    let mut stream = with_a_dead_fanout(&["slow", "busy"]);
-    stream.notify("slow", 1);
-    let mut healed = None;
-    for second in 1..=20 {
-        let now = after(second * SECOND);
-        notify_with(&stream.hub, notification("busy"), now);
-        if stream.woken(now).contains(&entry("slow", Notified, 1)) {
-            healed.get_or_insert(second);
-        }
-    }
-    assert_eq!(healed, Some(10));
 }
 
 #[test]
@@ -139,23 +116,6 @@ fn a_stream_ends_by_itself_at_its_age_and_the_next_gets_its_wake_ups() {
 }
 
 #[test]
-fn a_heartbeat_is_sent_only_when_nothing_is_owed_and_a_lost_mark_heals_instead() {
-    let mut stream = with_a_dead_fanout(&["slow"]);
-    let (_, until) = stream.sent(START);
-    assert_eq!(until, after(10 * SECOND));
-    let (events, _) = stream.sent(until);
-    let is_heartbeat = matches!(events[..], [SubscribeEvent::Heartbeat { .. }]);
-    assert!(is_heartbeat, "{events:?}");
-    stream.notify("slow", 1);
-    assert_eq!(stream.rung(), 0, "its mark is lost");
-    let (events, until) = stream.sent(after(20 * SECOND));
-    assert_eq!(woken(&events), [entry("slow", Notified, 1)]);
-    let first = matches!(events[0], SubscribeEvent::Wake(_));
-    assert!(first && events.len() == 2, "the heartbeat comes after it");
-    assert_eq!(until, after(30 * SECOND));
-}
-
-#[test]
 fn a_stream_is_throttled_after_a_large_wake_and_gets_the_rest_after_it() {
     let mut stream = Polled::new(&["hot"]);
     stream.notify("hot", 16);
@@ -195,21 +155,6 @@ fn a_stream_with_entries_left_is_not_throttled() {
 }
 
 #[test]
-fn a_stream_without_a_pause_compares_its_cursors_once_a_heartbeat_all_the_same() {
-    let mut stream = with_a_dead_fanout(&["slow", "hot"]);
-    let mut compared = 0;
-    // 35 seconds; an event in `slow` marks no stream, and only a comparison finds it.
-    for step in 1..=7_000 {
-        let now = after(step * Duration::from_millis(5));
-        notify_with(&stream.hub, notification("slow"), now);
-        (0..16).for_each(|_| _ = notify_with(&stream.hub, notification("hot"), now));
-        let woken = stream.woken(now);
-        compared += usize::from(woken.iter().any(|(name, ..)| name == "slow"));
-    }
-    assert_eq!(compared, 3);
-}
-
-#[test]
 fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
     let hub = hub();
     let names: Vec<_> = (0..6_000).map(|number| format!("q{number:04}")).collect();
@@ -236,33 +181,4 @@ fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
     stream.sent(now);
     stream.notify("q0007", 1);
     assert_eq!(stream.woken(now), [entry("q0007", Notified, 1)]);
-}
-
-#[test]
-fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_of_them() {
-    let mut names = numbered("q", 3_000);
-    names.push("slow".to_owned());
-    let mut stream = with_a_dead_fanout(&names);
-    // Left to a fan-out that never runs: the last of all cursors is behind without a mark.
-    stream.notify("slow", 1);
-    let (mut turns, mut wakes) = (0, Vec::new());
-    loop {
-        match stream.next_wake(after(10 * SECOND)) {
-            (StreamAction::Yield, _) => turns += 1,
-            (StreamAction::Send(StreamMessage::Wake(_)), work) => wakes.push(work),
-            // A stream of so many queues gets its resume number also where it was not silent.
-            (
-                StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat {
-                    resume, ..
-                })),
-                _,
-            ) => {
-                assert!(wakes.len() == 1 && !resume.is_empty(), "{wakes:?}");
-            }
-            (StreamAction::Send(StreamMessage::Event(event)), _) => panic!("{event:?}"),
-            (StreamAction::Wait(_) | StreamAction::End, _) => break,
-        }
-    }
-    assert_eq!(wakes, [[entry("slow", Notified, 1)]]);
-    assert!(turns >= 2, "{turns}");
 }

@@ -1,6 +1,9 @@
 //! The fan-out's task: its work before it yields.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    task::Wake,
+};
 
 use super::*;
 use crate::relay::hub::Subscription;
@@ -40,7 +43,10 @@ fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
     let opened = hub.subscribe(id, &options(selector), now, &mut rng);
     let subscription = opened.expect("accepted");
     while !hub.attach_some(&subscription, now) {}
-    while !subscription.fill(now, &mut WakeBuilder::default()).complete {}
+    while !subscription
+        .fill(now, None, &mut WakeBuilder::default())
+        .complete
+    {}
     subscription
 }
 

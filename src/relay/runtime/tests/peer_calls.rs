@@ -1,5 +1,7 @@
 //! Requests to other relays, without a broker: a test replies.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use prost::Message as _;
