@@ -19,13 +19,8 @@ pub(crate) enum Fault {
     FloorForgotten,
     /// R3: a forgotten record is not marked dead.
     DeadNotMarked,
-    /// R4: a pattern is registered after the map was scanned. Needs two threads.
-    PatternRegistersLate,
     /// R5: a walk clears the dirty mark last.
     MarkClearedAfterWalk,
-    /// R5: a stream clears its awake mark after it has read its cursors. Needs two threads: the
-    /// concurrency test's.
-    AwakeClearedAfterRead,
     /// R7: timers merge downwards.
     TimersMergeDown,
     /// R8: a busy listener's end sets no timer.
@@ -42,10 +37,16 @@ pub(crate) enum Fault {
     ResumeTakenOnArrival,
     /// Resume number: a change counts as told before the fan-out has told all of it.
     ResumeNumberTooNew,
-    /// Resume number: it is drawn after the marks were taken. Needs two threads.
+    /// Resume number: it is drawn after the inbox was read. Needs two threads.
     ResumeNumberDrawnLate,
     /// Resume number: a pattern that resumes gets no CATCH_UP for queues that were forgotten.
     ResumePastForgotten,
+    /// R4: a new queue does not look up the patterns that match it.
+    NewQueueUnmatched,
+    /// R4: a queue that is known does not look up a new pattern.
+    NewPatternUnmatched,
+    /// Section 2: a stream's take does not show its queue that it is owed nothing any more.
+    TakeUnnoticed,
     /// R6: a stream that is silent past its heartbeat is not noticed.
     SilenceUnnoticed,
     /// I18: a stream that lasted and ended in a Goodbye does not reset the back-off.

@@ -33,7 +33,7 @@ mirror! {
         pub visibility_timeout: Duration,
         /// How long the stream has been open.
         pub connected_for: Duration,
-        /// Number of queues that its selectors match now.
+        /// Number of queues that it names, and of its patterns.
         pub queues: u32,
         /// Number of queues for which the relay counts it as busy.
         pub busy: u32,

@@ -1,27 +1,25 @@
 //! The hub: computes which subscriber gets which wake-up. Pure and synchronous; `now` and random
 //! generators are arguments.
 //!
-//! A queue is a counter ([`queue_entry`]), a subscriber is a cursor ([`subscription`]), a wake-up
-//! is the difference. No event is buffered. A notification moves a counter, a walk marks the
-//! subscribers, and a stream that is ready to send computes its entries. The hub never waits and
-//! knows neither tokio nor the wire format; `relay` runs it.
+//! A queue is a counter ([`queue_entry`]), a subscriber is a position in it ([`subscription`]), a
+//! wake-up is the difference. No event is buffered. A notification moves a counter and owes the queue
+//! to its subscribers, and a stream that is ready to send computes its entries. A subscriber that is
+//! owed nothing has no state. The hub never waits and knows neither tokio nor the wire format; `relay`
+//! runs it.
 //!
-//! Memory at worst (`tests/memory.rs`): 450 bytes a queue, 560 a subscription, 430 to 680 more for each
-//! queue that it matches, 150 a timer. A notification costs no memory, however slow its readers
-//! are.
+//! Memory at worst (`tests/memory.rs`): 500 bytes a queue, 640 a subscription, 8 more for each queue
+//! that it names, 400 for each where it is owed something or handles messages, 150 a timer. A
+//! notification costs no more, however slow its readers are.
 //!
-//! Locks, each taken only in this order, none held across a wake: a subscription's queues to
-//! attach, its cursors, a queue entry, then the timers or a mailbox's lists. A shard of the map is
-//! held while its ordered index is written; the index of patterns is a leaf. A notification takes a
-//! shard's lock and the entry's. It also takes the lists of streams with more than 62 queues, and
-//! the overflow's while a pattern lacks cursors. The entry of a queue that an operator watches is held
-//! while the log of decisions or the list of subscriptions is taken.
+//! Locks, each taken only in this order, none held across a wake: a subscription's introduction, a
+//! queue entry, then a leaf: an inbox, the timers, the index of patterns, or a node's list, under which
+//! an inbox is taken. A shard of the map is held while its ordered index is written. A notification
+//! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. The entry of a
+//! queue that an operator watches is held while the log of decisions or the list of subscriptions is
+//! taken.
 
 mod activity;
-mod admission;
 mod announced;
-mod attach;
-mod attaching;
 mod backlog;
 mod capacity;
 mod config;
@@ -29,14 +27,13 @@ mod coordinator;
 mod core;
 pub(crate) mod counters;
 mod cursor;
-mod cursor_list;
 mod cursor_pool;
-mod cursors;
 mod decisions;
 mod fanout;
 mod group;
 mod handed_timers;
 mod idle;
+mod inbox;
 mod increments;
 mod interest;
 mod load;
@@ -46,9 +43,8 @@ mod map;
 mod members;
 mod no_subscribers;
 mod pattern_checks;
-mod pattern_holders;
 mod pattern_index;
-mod pattern_overflow;
+mod pattern_node;
 mod peer_causes;
 mod queue_check;
 mod queue_entry;
@@ -87,9 +83,9 @@ pub(crate) use self::{
     core::{Hub, HubStats},
     counters::Epoch,
     cursor_pool::CursorPool,
-    cursors::Filled,
     decisions::{Decision, DecisionKind, NotedDecisions},
     handed_timers::PendingTimers,
+    inbox::Filled,
     lost::Named,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,

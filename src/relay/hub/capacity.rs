@@ -14,17 +14,13 @@ use std::{
 };
 
 use super::{
-    core::{Eviction, HOLDERS, Hub},
-    idle::IdleState,
+    core::{Eviction, Hub},
     queue_entry::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, Ordering, lock},
 };
 use crate::{
-    base::{
-        clock::{Tick, nanos},
-        fault::planted,
-    },
+    base::clock::Tick,
     error::{Error, ErrorKind, Result},
     types::{Notification, QueueAddress, Report, ReportState},
 };
@@ -243,13 +239,18 @@ impl Hub {
         let message = if timer {
             let limit = self.config.max_timers;
             format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
-        } else if subscription.lock().is_attached(&report.queue) {
+        } else if self.has_cursor(subscription, &report.queue) {
             return Ok(());
         } else {
             let limit = self.config.max_cursors.saturating_mul(2);
             format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
         };
         Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    fn has_cursor(&self, subscription: &Subscription, queue: &QueueAddress) -> bool {
+        let entry = self.entries.get(queue);
+        entry.is_some_and(|entry| subscription.lock().get(&entry).is_some())
     }
 
     pub(super) fn reported_timers_are_full(&self) -> bool {
@@ -259,16 +260,18 @@ impl Hub {
     /// Busy listeners may have as many cursors beyond the limit as there are within it.
     fn busy_cursors_are_full(&self) -> bool {
         let limit = self.config.max_cursors.saturating_mul(2);
-        self.cursors.load(Ordering::Relaxed) >= limit as u64
+        self.shared().cursors.taken() >= limit as u64
     }
 
     /// Takes on no new queue, cursor and timer, as if their limits were reached.
     pub(crate) fn set_short_of_memory(&self, is_short: bool) {
-        self.short_of_memory.store(is_short, Ordering::Relaxed);
+        let is_short_of_memory = &self.shared().cursors.is_short_of_memory;
+        is_short_of_memory.store(is_short, Ordering::Relaxed);
     }
 
     pub(super) fn is_short_of_memory(&self) -> bool {
-        self.short_of_memory.load(Ordering::Relaxed)
+        let is_short_of_memory = &self.shared().cursors.is_short_of_memory;
+        is_short_of_memory.load(Ordering::Relaxed)
     }
 
     /// Returns the reached limits, a line each.
@@ -302,7 +305,7 @@ impl Hub {
             },
             of(
                 "subscribed queues",
-                count(&self.cursors),
+                self.shared().cursors.taken(),
                 config.max_cursors,
             ),
             of(
@@ -319,8 +322,7 @@ impl Hub {
     }
 
     /// Forgets `excess` idle queues without listeners, except for the request's own; returns how many
-    /// it did not find. A search visits each queue once at most, and a bounded number of queues and
-    /// holders.
+    /// it did not find. A search visits each queue once at most, and a bounded number of them.
     fn evict(
         &self,
         eviction: &mut Eviction,
@@ -332,8 +334,7 @@ impl Hub {
             return excess;
         }
         let mut queues = SEARCH.min(self.entries.len());
-        let mut holders = HOLDERS;
-        while excess > 0 && queues > 0 && holders > 0 {
+        while excess > 0 && queues > 0 {
             let from = eviction.last_visited.as_ref();
             let from = from.map_or(Bound::Unbounded, |last_visited| {
                 Bound::Excluded(last_visited.borrow())
@@ -345,15 +346,9 @@ impl Hub {
             let mut idle = Vec::new();
             for entry in &entries {
                 if !own.contains(entry.address())
-                    && let Some((since, holder_count)) = entry.idle_since()
-                    && (holder_count == 0 || since + PATTERN_IDLE <= now && holder_count <= HOLDERS)
+                    && let Some((since, by_pattern)) = entry.idle_since()
+                    && (!by_pattern || since + PATTERN_IDLE <= now)
                 {
-                    if holder_count > holders {
-                        // The next search begins here.
-                        holders = 0;
-                        break;
-                    }
-                    holders -= holder_count;
                     idle.push((since, entry));
                 }
                 queues -= 1;
@@ -370,41 +365,6 @@ impl Hub {
             eviction.not_before = now + SEARCH_INTERVAL;
         }
         excess
-    }
-
-    /// Forgets a queue that has been idle since then; returns whether it did.
-    pub(super) fn forget_one(
-        &self,
-        entry: &Arc<QueueEntry>,
-        (idle_since, now): (Tick, Tick),
-        pattern_idle: Duration,
-    ) -> bool {
-        let floor = |floor, changed_at| {
-            self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
-            if planted!(FloorForgotten) {
-                return;
-            }
-            self.floor.fetch_max(floor, Ordering::AcqRel);
-        };
-        let since = idle_since.as_nanos();
-        let pattern_since = since.checked_sub(nanos(pattern_idle));
-        let pattern_since = pattern_since.map(Tick::from_nanos);
-        let dead = match entry.idle_state(idle_since, pattern_since) {
-            IdleState::InUse => false,
-            IdleState::Unused => entry.forget(None, idle_since, &self.timers, floor),
-            IdleState::HeldByPatterns { holders, since } => {
-                let looked = holders.len() as u64;
-                self.metrics.holders.fetch_add(looked, Ordering::Relaxed);
-                holders.up_to_date(self, entry, now)
-                    && entry.forget(Some(&holders), since, &self.timers, floor)
-                    && holders.release(self, entry, now)
-            }
-        };
-        if dead {
-            self.entries.remove(entry);
-            self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
-        }
-        dead
     }
 }
 

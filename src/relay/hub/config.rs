@@ -7,7 +7,9 @@ use std::{
 
 use super::{
     counters::Epoch,
+    cursor_pool::CursorLimits,
     decisions::DecisionLog,
+    pattern_node::Patterns,
     sync::{AtomicU64, Ordering},
 };
 
@@ -68,12 +70,19 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) decisions: Arc<DecisionLog>,
     /// Seeds the spread of the sentinels' checks.
     pub(crate) seed: u64,
+    /// What all queues of a hub share.
+    pub(crate) shared: Shared,
+}
+
+/// What all queues of a hub share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(super) patterns: Arc<Patterns>,
+    pub(super) cursors: Arc<CursorLimits>,
 }
 
 /// Subscribers that a walk marks in one step, and the most that a notification marks itself.
 pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
-/// Cursors that one step fills or looks at: about a tenth of a millisecond.
-pub(super) const CURSORS_PER_STEP: usize = 1024;
 
 impl CoordinatorConfig {
     /// Returns whether one more group finds room beside `new` others that are not counted yet.
@@ -116,6 +125,23 @@ impl Default for CoordinatorConfig {
             unassigned: Arc::default(),
             decisions: Arc::default(),
             seed: 0,
+            shared: Shared::new(usize::MAX, usize::MAX),
         }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(max_cursors: usize, max_cursors_per_stream: usize) -> Self {
+        let cursors = CursorLimits::new(max_cursors, max_cursors_per_stream);
+        Self {
+            patterns: Arc::new(Patterns::new()),
+            cursors: Arc::new(cursors),
+        }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
     }
 }

@@ -17,9 +17,9 @@ use super::{
     counters::{Counters, QueueHead},
     group::{Group, MemberReport, Unassigned},
     mailbox::{SubscriptionId, WakeBatch},
-    members::Assignment,
+    members::{Assignment, Subscriber},
     queue_check::QueueCheck,
-    subscribers::{Subscriber, Subscribers},
+    queue_entry::QueueEntry,
     sync::Ordering,
 };
 use crate::{
@@ -38,7 +38,6 @@ pub(super) struct Coordinator {
     /// Groups without members, by the time when they are forgotten.
     retained: BTreeSet<(Tick, u32)>,
     members: usize,
-    joined: u64,
     sentinel: Option<QueueCheck>,
     /// The group that the sentinel asked last.
     last_checked_group: u32,
@@ -54,11 +53,21 @@ pub(super) struct Coordinator {
     pub(super) checkpoint: Option<Checkpoint>,
 }
 
+/// Whose turn it is to check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CheckTurn {
+    /// No check is due.
+    Nobody,
+    /// That of listeners outside of groups, then that of groups; or the other way round.
+    Others,
+    Groups,
+}
+
 /// A listener of a queue, as the queue's entry knows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ListenerKey {
     /// Outside of groups.
-    Subscriber(u64),
+    Subscriber(SubscriptionId),
     Member(MemberId),
 }
 
@@ -81,7 +90,6 @@ impl Coordinator {
             active: BTreeSet::new(),
             retained: BTreeSet::new(),
             members: 0,
-            joined: 0,
             reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due),
             sentinel,
             last_checked_group: 0,
@@ -107,17 +115,12 @@ impl Coordinator {
         group.map_or(0, Group::len)
     }
 
-    /// Returns how many members have joined so far.
-    pub(super) fn joined(&self) -> u64 {
-        self.joined
-    }
-
     /// Returns members whose groups gave the work up to this sequence to other members only, `most`
     /// of each group.
     pub(super) fn not_woken(&self, sequence: u64, most: usize) -> Vec<(GroupName, SubscriptionId)> {
         let of_group = |group: &Group| {
             let members = group.not_woken(sequence).take(most);
-            let named = members.map(|member| (group.name.clone(), member.mailbox.id));
+            let named = members.map(|member| (group.name.clone(), member.subscription.id));
             named.collect::<Vec<_>>()
         };
         self.all_groups().flat_map(of_group).collect()
@@ -156,7 +159,6 @@ impl Coordinator {
         }
         self.active.insert(at);
         self.members += 1;
-        self.joined += 1;
         let slot = group.join(subscriber, now);
         self.subscriber_joined(now, spread);
         self.needs_reconcile = true;
@@ -251,10 +253,16 @@ impl Coordinator {
         self.sentinel.is_some()
     }
 
+    /// Returns whether the sentinel waits for a listener to ask.
+    pub(super) fn sentinel_waits(&self) -> bool {
+        let sentinel = self.sentinel.as_ref();
+        sentinel.is_some_and(|sentinel| sentinel.due() == Tick::NEVER)
+    }
+
     /// A listener outside of groups left.
-    pub(super) fn subscriber_left(&mut self, key: u64, now: Tick) {
+    pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel {
-            sentinel.leave(key, now);
+            sentinel.leave(id, now);
             self.needs_reconcile |= sentinel.due() <= now;
         }
     }
@@ -285,15 +293,6 @@ impl Coordinator {
         self.groups.get_mut(member_id.group as usize)?.as_mut()
     }
 
-    pub(super) fn has_assignment(&self, member_id: MemberId) -> bool {
-        let group = self.groups.get(member_id.group as usize);
-        group.is_some_and(|group| {
-            group
-                .as_ref()
-                .is_some_and(|g| g.has_assignment(member_id.slot))
-        })
-    }
-
     pub(super) fn report(&mut self, member_id: MemberId, report: MemberReport, now: Tick) {
         if let Some(group) = self.group(member_id) {
             group.report(member_id.slot, report, now);
@@ -301,61 +300,46 @@ impl Coordinator {
         }
     }
 
-    /// A check was reported: the sentinel's interval restarts. Where the subscriber with this key
-    /// was asked and found more than its capacity, others are asked; returns whether they were.
+    /// A check was reported: the sentinel's interval restarts. Returns how many others to ask, where the
+    /// subscriber with this id was asked and found more than its capacity.
     pub(super) fn check_reported(
         &mut self,
-        key: Option<u64>,
+        id: Option<SubscriptionId>,
         report: MemberReport,
         capacity: u32,
-        subscribers: &Subscribers,
         now: Tick,
-        batch: &mut WakeBatch,
-    ) -> bool {
+    ) -> u64 {
         let Some(sentinel) = &mut self.sentinel else {
-            return false;
+            return 0;
         };
-        let was_asked = key.is_some_and(|key| sentinel.is_asked(key));
+        let was_asked = id.is_some_and(|id| sentinel.is_asked(id));
         sentinel.reported(now);
         let capacity = u64::from(capacity);
         let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
         if more {
-            let more = report.depth.div_ceil(capacity);
-            sentinel.ask_more(subscribers, more, now, batch);
+            report.depth.div_ceil(capacity)
+        } else {
+            0
         }
-        more
     }
 
-    pub(super) fn take_check(&mut self, key: u64) -> (bool, bool) {
-        let sentinel = self.sentinel.as_mut();
-        sentinel.map_or((false, false), |sentinel| sentinel.take(key))
-    }
-
-    pub(super) fn return_check(&mut self, key: u64) {
-        if let Some(sentinel) = &mut self.sentinel {
-            sentinel.give_back(key);
-        }
+    pub(super) fn sentinel(&mut self) -> Option<&mut QueueCheck> {
+        self.sentinel.as_mut()
     }
 
     pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
         self.group(member_id)?.take(member_id.slot)
     }
 
-    /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener
-    /// outside of groups was asked to check.
-    pub(super) fn run_due(
-        &mut self,
-        head: &QueueHead,
-        subscribers: &Subscribers,
-        now: Tick,
-        batch: &mut WakeBatch,
-    ) -> bool {
+    /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener outside
+    /// of groups, of which there are `others`, is to be asked.
+    pub(super) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> CheckTurn {
         self.each_active(|group| group.note_counted(&head.counters, now));
         self.now = now;
         let timer_due = self.reconcile_at <= now;
         if !timer_due && !std::mem::take(&mut self.needs_reconcile) {
             self.reconcile_at = self.reconcile_at.min(self.next_due());
-            return false;
+            return CheckTurn::Nobody;
         }
         self.needs_reconcile = false;
         let mut passed_on = false;
@@ -364,8 +348,7 @@ impl Coordinator {
             passed_on |= group.take_passed_on();
         });
         self.passed_on |= passed_on;
-        let before = batch.marked;
-        self.check(&head.counters, subscribers, now, batch);
+        let turn = self.begin_check(others, now);
         while let Some((until, at)) = self.retained.first().copied().filter(|(at, _)| *at <= now) {
             self.retained.remove(&(until, at));
             self.forget_group(at);
@@ -377,12 +360,13 @@ impl Coordinator {
         } else {
             self.reconcile_at.min(due)
         };
-        batch.marked > before
+        turn
     }
 
     /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
     pub(super) fn assign(
         &mut self,
+        entry: &QueueEntry,
         head: &QueueHead,
         mut limit: usize,
         batch: &mut WakeBatch,
@@ -392,8 +376,8 @@ impl Coordinator {
         self.each_active(|group| {
             let counted = head.wake_reason(group.position());
             if group.has_work_to_assign(counted.is_some()) {
-                more |= group.assign(head, counted, now, &mut limit, batch);
-                group.assign_check(head.counters.sequence, now, batch);
+                more |= group.assign(entry, head, counted, now, &mut limit, batch);
+                group.assign_check(entry, head.counters.sequence, now, batch);
                 // A parked redelivery goes on.
                 due = due.min(group.due());
                 passed_on |= group.take_passed_on();
@@ -412,39 +396,37 @@ impl Coordinator {
         self.retained.is_empty() && groups.all(|group| group.is_idle(&head.counters))
     }
 
-    /// Asks one listener to check, where that is due: a member of the next group, or, after each
-    /// group has had its turn in vain, a listener outside of groups.
-    fn check(
-        &mut self,
-        head: &Counters,
-        subscribers: &Subscribers,
-        now: Tick,
-        batch: &mut WakeBatch,
-    ) {
+    /// Begins a check, where that is due. One listener is asked: a member of the next group, or, after
+    /// each group has had its turn in vain, a listener outside of groups.
+    fn begin_check(&mut self, others: usize, now: Tick) -> CheckTurn {
         let Some(sentinel) = self.sentinel.as_mut().filter(|check| check.due() <= now) else {
-            return;
+            return CheckTurn::Nobody;
         };
-        if self.active.is_empty() && subscribers.len() == 0 {
-            return sentinel.wait_for_listener();
+        if self.active.is_empty() && others == 0 {
+            sentinel.wait_for_listener();
+            return CheckTurn::Nobody;
         }
         sentinel.restart(now);
         let is_turn_of_others = sentinel.unanswered % (self.active.len() + 1) == self.active.len();
         sentinel.unanswered += 1;
-        if is_turn_of_others && sentinel.ask(subscribers, now, batch) {
-            return;
+        match is_turn_of_others {
+            true => CheckTurn::Others,
+            false => CheckTurn::Groups,
         }
+    }
+
+    /// Asks a member of the next group whose turn it is; returns whether one can be asked.
+    pub(super) fn check_groups(&mut self, head: &Counters, now: Tick) -> bool {
         let last = self.last_checked_group;
         let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
         for at in after.chain(before) {
             let group = self.groups[*at as usize].as_mut().expect("it has members");
             if group.check(head, now) {
                 self.last_checked_group = *at;
-                return;
+                return true;
             }
         }
-        if !is_turn_of_others {
-            sentinel.ask(subscribers, now, batch);
-        }
+        false
     }
 
     fn each_active(&mut self, mut each: impl FnMut(&mut Group)) {

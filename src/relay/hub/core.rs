@@ -10,29 +10,25 @@ use std::{
     collections::VecDeque,
     fmt,
     ops::Bound,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64 as Count},
-    },
+    sync::{Arc, atomic::AtomicU64 as Count},
     time::Duration,
 };
 
 use super::{
     activity::Activity,
     announced::IncrementList,
-    config::{CoordinatorConfig, HubConfig},
-    cursor_list::DetachedCursors,
+    config::{CoordinatorConfig, HubConfig, Shared},
     fanout::{Fanout, UpdateBatch, Walk},
+    inbox::DetachedCursors,
     load::{Load, LoadStats},
     lost::LostListeners,
     mailbox::SubscriptionId,
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
     pattern_checks::PatternChecks,
-    pattern_index::PatternIndex,
     queue_entry::QueueEntry,
     subscription::Subscription,
-    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
+    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
     timers::TimerOrder,
 };
 use crate::{
@@ -59,17 +55,12 @@ pub(crate) struct Hub {
     /// From this time on listeners must poll, in nanoseconds (C9).
     pub(super) degraded_from: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
-    /// The cursors of all subscriptions, including the reserved ones.
-    pub(super) cursors: AtomicU64,
-    /// The process is short of memory. No order with other state matters.
-    pub(super) short_of_memory: AtomicBool,
     /// Timers of all queues. The first counts those with a delayed notification. The second counts
     /// the others, which listeners reported or left behind.
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
     pub(super) no_listeners: QueuesWithoutListeners,
     pub(super) lost: LostListeners,
-    pub(super) patterns: RwLock<PatternIndex>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Arc<Fanout>,
     /// Cursors that closed subscriptions left, to be detached.
@@ -104,7 +95,7 @@ pub(crate) struct HubStats {
     pub(crate) queues: u64,
     /// Open subscriptions.
     pub(crate) subscriptions: u64,
-    /// Cursors of all subscriptions, and timers of all queues.
+    /// Queues that subscriptions name, or have something to do with, and timers of all queues.
     pub(crate) cursors: u64,
     pub(crate) timers: u64,
     pub(crate) load: LoadStats,
@@ -121,12 +112,10 @@ pub(super) struct HubMetrics {
     timed: Count,
     pub(super) fanned_out: Count,
     pub(super) forgotten: Count,
-    /// Compared pattern subscribers of idle queues: the cost of forgetting.
-    pub(super) holders: Count,
 }
 
 /// Queue entries whose timers fire in one call: about a millisecond of work.
-const TIMERS_PER_STEP: usize = 512;
+const TIMERS_PER_STEP: usize = 256;
 /// Queues that a scan visits before it yields.
 const QUEUES_PER_STEP: usize = 512;
 
@@ -153,11 +142,6 @@ pub(super) struct Eviction {
     /// The last search found too few: no search before this time.
     pub(super) not_before: Tick,
 }
-
-/// Pattern holders that one search, or one step of forgetting, may compare: about a millisecond. A
-/// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
-/// limited, so there are few such queues.
-pub(super) const HOLDERS: usize = 4096;
 
 impl DetachingList {
     pub(super) fn take(&mut self) -> Option<Detaching> {
@@ -186,6 +170,7 @@ impl Hub {
             groups: Arc::new(AtomicU64::new(0)),
             unassigned: Arc::default(),
             decisions: Arc::default(),
+            shared: Shared::new(config.max_cursors, config.max_cursors_per_stream),
             ..config.coordinator
         };
         Self {
@@ -198,13 +183,10 @@ impl Hub {
             increments: config.cluster.then(IncrementList::new),
             degraded_from: AtomicU64::new(Tick::NEVER.as_nanos()),
             eviction: Mutex::default(),
-            short_of_memory: AtomicBool::new(false),
-            cursors: AtomicU64::new(0),
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),
             no_listeners: QueuesWithoutListeners::new(),
             lost: LostListeners::default(),
-            patterns: RwLock::new(PatternIndex::default()),
             subscriptions: Mutex::default(),
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
@@ -389,20 +371,15 @@ impl Hub {
             QUEUES_PER_STEP,
         );
         let idle_since = Tick::from_nanos(idle_since);
-        let (mut holders, mut last) = (HOLDERS, None);
         for entry in &entries {
-            let idle = entry.idle_since();
-            let idle = idle.filter(|(since, _)| *since <= idle_since);
-            let held = idle.map_or(0, |(_, held)| held);
-            if held > holders && last.is_some() {
-                // The next step begins at this entry, and then takes it in any case.
-                break;
-            }
-            holders = holders.saturating_sub(held);
             self.forget_one(entry, (idle_since, now), Duration::ZERO);
-            last = Some(entry);
         }
-        last.map(|entry| entry.address().clone())
+        entries.last().map(|entry| entry.address().clone())
+    }
+
+    /// Returns what all queues share.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.coordinator_config.shared
     }
 
     pub(crate) fn stats(&self) -> HubStats {
@@ -414,7 +391,7 @@ impl Hub {
             forgotten: self.metrics.forgotten.load(Ordering::Relaxed),
             queues: self.entries.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
-            cursors: self.cursors.load(Ordering::Relaxed),
+            cursors: self.shared().cursors.taken(),
             timers: self.timers_set.load(Ordering::Relaxed)
                 + self.timers_reported.load(Ordering::Relaxed),
             load: self.load.stats(),
@@ -428,5 +405,14 @@ impl fmt::Debug for Hub {
         f.debug_struct("Hub")
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        // Entries and subscriptions hold each other.
+        for subscription in lock(&self.subscriptions).values() {
+            drop(subscription.lock().close());
+        }
     }
 }

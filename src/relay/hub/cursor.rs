@@ -1,262 +1,142 @@
-//! A subscriber's position in one queue: its pending wake-up, and whether its listener counts as
-//! busy (R8: a woken listener counts as busy until it reports DRAINED).
+//! A subscriber's state on one queue: what it is owed there, and whether its listener counts as busy
+//! (R8: a woken listener counts as busy until it reports DRAINED).
 //!
-//! Plain data but for its queue's entry, whose lock each comparison takes. The subscription's lock
-//! guards it.
+//! A subscriber that is owed nothing and handles nothing has none: its position is the queue's head.
+//! Plain data; the subscription's lock guards it. Whether it holds the queue's entry changes under the
+//! entry's lock too.
 
 use std::sync::Arc;
 
 use super::{
     coordinator::{ListenerKey, MemberId},
     counters::Counters,
-    decisions::Decision,
     interest::Interest,
-    members::Assignment,
-    queue_entry::{QueueEntry, QueueState},
-    wake_builder::{Target, WakeEntry, WakeSink},
+    mailbox::SubscriptionId,
+    queue_entry::QueueEntry,
 };
-use crate::{base::clock::Tick, types::WakeReason};
+use crate::base::clock::Tick;
 
-/// The result of attaching a cursor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AttachOutcome {
-    /// Attached.
-    New,
-    /// It was attached before.
-    Existing,
-    /// Attached, in the place of a dead entry's cursor.
-    Replaced,
-    /// No room for one more cursor.
-    Full,
-    /// The entry is dead: look the queue up again.
-    Dead,
-    /// The subscription has ended.
-    Closed,
-}
-
-/// A subscriber's position in one queue, and its pending wake-ups there.
+/// A subscriber's state on one queue.
 pub(super) struct Cursor {
     pub(super) entry: Arc<QueueEntry>,
-    /// Its key among the entry's subscribers; a member has a `member_id` instead.
-    pub(super) key: u64,
+    /// A member of the queue's group; its position is the group's.
     pub(super) member_id: Option<MemberId>,
-    pub(super) position: Counters,
+    /// The position before its first undelivered event; `None` where it is owed nothing.
+    pub(super) owed: Option<Counters>,
     /// R2: the relay is not certain which events the subscriber has seen, so a CATCH_UP is pending.
     pub(super) needs_catch_up: bool,
-    /// It is in the list of marked cursors.
-    pub(super) marked: bool,
-    /// The newest sequence that its stream took, and when.
+    /// The sentinel's check is pending.
+    pub(super) is_asked: bool,
+    /// The position up to which the stream took all events, while a walk of the fan-out may still come
+    /// with older ones.
+    pub(super) taken: Option<Counters>,
+    /// It is in the list of those with something to send.
+    pub(super) is_due: bool,
+    /// It is in the list of those that wait until the stream has sent.
+    pub(super) waits: bool,
+    /// It keeps the queue's entry: `QueueState::held` counts it.
+    pub(super) holds: bool,
+    /// A selector names the queue.
+    pub(super) is_named: bool,
+    /// The newest sequence that its stream took, the messages counted up to it, and when.
     pub(super) woken_sequence: Option<u64>,
+    pub(super) woken_messages: u128,
     pub(super) woken_at: Tick,
-    /// When the stream took the newest wake-up other than a sentinel's check.
-    pub(super) work_sent_at: Tick,
     /// The newest sequence after which the listener read the queue until empty.
     pub(super) drained_sequence: Option<u64>,
+    /// When the stream took the newest wake-up other than a check of the sentinel; [`Tick::NEVER`] if the
+    /// messages of that are visible again.
+    pub(super) work_sent_at: Tick,
     /// The newest report states that the listener took work.
     pub(super) busy: bool,
     /// The newest report with a state was BUSY.
     pub(super) reported_busy: bool,
-    /// The newest report's number.
+    /// The newest report's number, and when it came.
     pub(super) report_number: u64,
+    pub(super) reported_at: Tick,
     /// Dequeue tasks by the newest report.
     pub(super) tasks: u32,
 }
 
-/// The result of sending a marked cursor's entry.
-pub(super) enum SendOutcome {
-    /// It is up to date.
-    UpToDate,
-    NoRoom,
-    /// The entry was added; it stands for this many notifications.
-    Sent(u64, WakeReason),
-}
-
 impl Cursor {
-    pub(super) fn new(
-        entry: Arc<QueueEntry>,
-        key: u64,
-        position: Counters,
-        needs_catch_up: bool,
-    ) -> Self {
+    pub(super) fn new(entry: Arc<QueueEntry>, is_named: bool) -> Self {
         Self {
             entry,
-            key,
             member_id: None,
-            position,
-            needs_catch_up,
-            marked: false,
+            owed: None,
+            needs_catch_up: false,
+            is_asked: false,
+            taken: None,
+            is_due: false,
+            waits: false,
+            holds: false,
+            is_named,
             woken_sequence: None,
+            woken_messages: 0,
             woken_at: Tick::default(),
-            work_sent_at: Tick::default(),
             drained_sequence: None,
+            work_sent_at: Tick::NEVER,
             busy: false,
             reported_busy: false,
             report_number: 0,
+            reported_at: Tick::default(),
             tasks: 0,
         }
     }
 
-    /// Makes a member's cursor, whose position is its group's.
-    pub(super) fn member(entry: Arc<QueueEntry>, member_id: MemberId) -> Self {
-        let mut cursor = Self::new(entry, u64::MAX, Counters::default(), false);
-        cursor.member_id = Some(member_id);
-        cursor
-    }
-
-    pub(super) fn member_id(&self) -> Option<MemberId> {
-        self.member_id
-    }
-
-    pub(super) fn listener_key(&self) -> ListenerKey {
+    pub(super) fn listener_key(&self, id: SubscriptionId) -> ListenerKey {
         match self.member_id {
             Some(member_id) => ListenerKey::Member(member_id),
-            None => ListenerKey::Subscriber(self.key),
+            None => ListenerKey::Subscriber(id),
         }
     }
 
-    /// Returns whether an entry is due.
-    pub(super) fn is_behind(&self) -> bool {
-        let state = self.entry.lock();
-        match self.member_id {
-            Some(member_id) => state.has_assignment(member_id),
-            None => self.needs_catch_up || state.wake_reason(&self.position).is_some(),
-        }
-    }
-
-    /// Writes the due entry, and moves to the position after it.
-    pub(super) fn send(
-        &mut self,
-        subscription: &Interest,
-        (certain, now): (bool, Tick),
-        sink: &mut impl WakeSink,
-    ) -> SendOutcome {
-        if let Some(member_id) = self.member_id {
-            return self.send_assignment(member_id, subscription, now, sink);
-        }
-        let mut guard = self.entry.lock();
-        let asked = guard.take_check(self.key);
-        let counted_reason = guard.wake_reason(&self.position);
-        let reason = counted_reason
-            .or_else(|| asked.then_some(WakeReason::Sentinel))
-            .or_else(|| (self.needs_catch_up && certain).then_some(WakeReason::CatchUp));
-        let Some(reason) = reason else {
-            return SendOutcome::UpToDate;
-        };
-        let state = &mut *guard;
-        let head = state.counters;
-        let delta = head.delta_since(&self.position);
-        let entry = WakeEntry {
-            target: Target::Queue(self.entry.address()),
-            reason,
-            delta,
-            sequence: head.sequence,
-            last_event: &state.last_event,
-        };
-        // The reason follows from the two positions, so the encoding fits other subscribers at the
-        // same position.
-        let fits = match counted_reason.is_some() && state.subscribers.len() > 1 {
-            true => sink.push_shared(&entry, state.encoded.get(&self.position, head.sequence)),
-            false => sink.push(&entry),
-        };
-        if !fits {
-            if asked {
-                state.return_check(self.key);
-            }
-            return SendOutcome::NoRoom;
-        }
-        self.entry.note(state, |_| {
-            Decision::woken(subscription, reason, head.sequence, now)
-        });
-        drop(guard);
-        self.advance(head, asked, now);
-        if reason != WakeReason::Sentinel {
-            self.work_sent_at = now;
-        }
-        SendOutcome::Sent(delta.notifications, reason)
-    }
-
-    /// Writes the entry of a member's assignment.
-    fn send_assignment(
-        &mut self,
-        member_id: MemberId,
-        subscription: &Interest,
-        now: Tick,
-        sink: &mut impl WakeSink,
-    ) -> SendOutcome {
-        let mut state = self.entry.lock();
-        let Some(assignment) = state.take_assignment(member_id) else {
-            return SendOutcome::UpToDate;
-        };
-        let head = Counters {
-            sequence: assignment.sequence,
-            ..state.counters
-        };
-        if !sink.push(&assignment_entry(&self.entry, &assignment, &state)) {
-            state.return_assignment(member_id, assignment);
-            return SendOutcome::NoRoom;
-        }
-        // Its position serves the backlog only. The messages at an older sequence are not known.
-        let is_newest = assignment.sequence == state.counters.sequence;
-        self.entry.note(&mut state, |_| {
-            Decision::woken(subscription, assignment.reason, head.sequence, now)
-        });
-        drop(state);
-        let messages = if is_newest { head.messages } else { 0 };
-        self.advance(Counters { messages, ..head }, true, now);
-        if assignment.reason != WakeReason::Sentinel {
-            self.work_sent_at = now;
-        }
-        SendOutcome::Sent(assignment.delta.notifications, assignment.reason)
-    }
-
-    /// Moves to the position up to which its stream took all entries. R8: a woken listener counts
-    /// as busy until it reports DRAINED.
-    fn advance(&mut self, head: Counters, given: bool, now: Tick) {
-        self.position = head;
-        self.needs_catch_up = false;
-        // A wake-up to this stream alone may have a sequence that the listener has drained already.
-        self.busy |= given;
+    /// Its stream took all entries up to `head`. R8: a woken listener counts as busy until it reports
+    /// DRAINED; a wake-up to this stream alone may have a sequence that the listener has drained
+    /// already.
+    pub(super) fn advance(&mut self, head: &Counters, is_given: bool, now: Tick) {
+        (self.owed, self.needs_catch_up, self.is_asked) = (None, false, false);
+        self.busy |= is_given;
         self.woken_sequence = Some(head.sequence);
+        self.woken_messages = head.messages;
         self.woken_at = now;
     }
 
-    /// Returns whether an idle queue that only a pattern matches is kept for this cursor. A
-    /// sentinel's check keeps no entry: a later check, under the pattern's own name, finds the same
-    /// messages.
-    pub(super) fn keeps_entry(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
-        let busy = match reports {
-            true => self.holds_work(true),
-            false => {
-                self.woken_sequence.is_some()
-                    && now < self.work_sent_at + subscription.visibility_timeout
-            }
-        };
-        busy || self.is_behind()
-    }
-
-    /// Returns whether the listener may be busy, without regard to the time.
-    pub(super) fn holds_work(&self, reports: bool) -> bool {
-        reports && (self.busy || self.drained_sequence < self.woken_sequence)
+    /// Returns whether the listener may handle messages, without regard to the time.
+    pub(super) fn has_work(&self) -> bool {
+        self.busy || self.drained_sequence < self.woken_sequence
     }
 
     pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
-        if !reports && now >= self.woken_at + subscription.visibility_timeout {
-            return false;
-        }
-        self.busy || self.drained_sequence < self.woken_sequence
+        let is_over = !reports && now >= self.woken_at + subscription.visibility_timeout;
+        !is_over && self.has_work()
+    }
+
+    /// Returns whether the queue's entry is kept for this cursor. A listener that does not report keeps it
+    /// until its visibility time-out is over; a check of the sentinel keeps no entry then, because a later
+    /// one finds the same messages.
+    pub(super) fn keeps_entry(&self, reports: bool) -> bool {
+        let has_work = match reports {
+            true => self.has_work() || self.reported_busy || self.tasks > 0,
+            false => self.work_sent_at != Tick::NEVER,
+        };
+        self.owed.is_some() || has_work
+    }
+
+    /// Returns whether the messages that a listener without reports was woken for are visible again.
+    pub(super) fn is_lapsed(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+        let lapses = !reports && self.work_sent_at != Tick::NEVER;
+        lapses && self.work_sent_at + subscription.visibility_timeout <= now
+    }
+
+    /// Returns whether the cursor has nothing that its subscriber needs, since some time.
+    pub(super) fn is_settled(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+        let has = self.owed.is_some() || self.is_due || self.waits || self.member_id.is_some();
+        let reported = self.reported_busy || self.tasks > 0;
+        let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
+        !has && !reported && is_late && !self.is_busy(reports, now, subscription)
     }
 }
 
-fn assignment_entry<'a>(
-    entry: &'a QueueEntry,
-    assignment: &Assignment,
-    state: &'a QueueState,
-) -> WakeEntry<'a> {
-    WakeEntry {
-        target: Target::Queue(entry.address()),
-        reason: assignment.reason,
-        delta: assignment.delta,
-        sequence: assignment.sequence,
-        last_event: &state.last_event,
-    }
-}
+/// The cursor of a listener that reports is kept for this long: a late report may refer to it.
+pub(super) const SETTLED_FOR: std::time::Duration = std::time::Duration::from_secs(120);

@@ -4,14 +4,13 @@
 //! and added here, at most once for any number of notifications, and the relay's task walks it. R5:
 //! a walk clears the mark first, then reads: a notification during the walk marks the queue again.
 
-use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    config::SUBSCRIBERS_PER_STEP,
+    counters::Counters,
     mailbox::WakeBatch,
-    pattern_overflow::{self, PatternOverflow},
-    queue_entry::QueueEntry,
-    subscription::Subscription,
+    pattern_node::PatternNode,
+    queue_entry::{QueueEntry, WalkPlace},
     sync::{AtomicU64, AtomicWaker, Mutex, lock},
 };
 use crate::base::clock::Tick;
@@ -19,8 +18,6 @@ use crate::base::clock::Tick;
 /// Queue entries whose subscribers are to be walked.
 pub(super) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
-    /// Subscriptions without a cursor for a queue, which walks mark as well.
-    pub(super) overflow: PatternOverflow,
     /// Read when a walk ends, and raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
     /// Woken when a walk was added.
@@ -39,9 +36,13 @@ pub(crate) struct Walk {
     entry: Arc<QueueEntry>,
     accepted_at: Tick,
     fanout: Arc<Fanout>,
-    next: u64,
-    /// The subscriptions without a cursor, when the entry's own subscribers are marked.
-    without_cursor: Option<IntoIter<Arc<Subscription>>>,
+    place: WalkPlace,
+    /// Set when it begins: the position after which it owes events, and the nodes that it visits.
+    #[expect(
+        clippy::option_option,
+        reason = "a walk may have members to choose only"
+    )]
+    events: Option<Option<(Counters, Vec<Arc<PatternNode>>)>>,
     ended: bool,
 }
 
@@ -61,14 +62,13 @@ pub(super) struct UpdateBatch {
     pub(super) walks: PendingWalks,
 }
 
-/// The fixed cost of a step, in marks: two locks, and an entry's cache lines.
+/// The fixed cost of a step, in subscribers: a lock, and an entry's cache lines.
 const STEP: usize = 8;
 
 impl Fanout {
     pub(super) fn new() -> Self {
         Self {
             due: Mutex::new(VecDeque::new()),
-            overflow: PatternOverflow::new(),
             revision: AtomicU64::new(1),
             waker: AtomicWaker::new(),
         }
@@ -102,46 +102,28 @@ impl Walk {
             entry: due.entry,
             accepted_at: due.accepted_at,
             fanout,
-            next: 0,
-            without_cursor: None,
+            place: WalkPlace::default(),
+            events: None,
             ended: false,
         }
     }
 
-    /// Marks the next few subscribers; returns whether there are more. They are woken with the
-    /// batch, which may have the marks of several walks: a stream of many queues is woken once for
+    /// Owes the queue to the next few subscribers; returns whether there are more. They are woken with
+    /// the batch, which may have those of several walks: a stream of many queues is woken once for
     /// them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
         batch.add_work(STEP);
         // The newest notification's time would hide how long the first one has waited for the walk.
         batch.accepted_at = self.accepted_at;
-        if self.without_cursor.is_none() {
-            if let Some(next) = self.entry.walk(self.next, batch) {
-                self.next = next;
-                return true;
-            }
-            // Read after the mark is cleared: a subscription that is inserted later has its first
-            // check after all events of this walk.
-            self.without_cursor = Some(self.fanout.overflow.matching(&self.entry).into_iter());
+        let entry = &self.entry;
+        let events = self.events.get_or_insert_with(|| entry.begin_walk());
+        if let Some(place) = entry.walk(self.place, events.as_ref(), batch) {
+            self.place = place;
             return true;
         }
-        self.ended = !self.mark_without_cursor(SUBSCRIBERS_PER_STEP, batch);
-        if self.ended {
-            self.entry.end_walk(&self.fanout.revision);
-        }
-        !self.ended
-    }
-
-    /// Marks the next few subscriptions without a cursor; returns whether there are more.
-    fn mark_without_cursor(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
-        let Some(without_cursor) = &mut self.without_cursor else {
-            return false;
-        };
-        for subscription in without_cursor.by_ref().take(count) {
-            batch.add_work(1);
-            pattern_overflow::mark_pattern(&subscription, self.entry.address(), batch);
-        }
-        without_cursor.len() > 0
+        entry.end_walk(&self.fanout.revision);
+        self.ended = true;
+        false
     }
 }
 

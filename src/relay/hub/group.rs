@@ -15,9 +15,9 @@ use std::{
 
 use super::{
     counters::{Counters, Delta},
-    members::{Member, Members},
+    members::{Member, Members, Subscriber},
     redelivery::Redelivery,
-    subscribers::Subscriber,
+    subscription::Subscription,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -172,10 +172,10 @@ impl Group {
         !pending && !behind && self.members.is_idle()
     }
 
-    pub(super) fn each_member(&self, each: &mut impl FnMut(&Subscriber)) {
+    pub(super) fn each_member(&self, each: &mut impl FnMut(&Arc<Subscription>)) {
         self.members
             .iter()
-            .for_each(|member| each(&member.subscriber));
+            .for_each(|member| each(&member.subscriber.subscription));
     }
 
     /// Returns the members without a wake-up for this sequence, if all work up to it was assigned to
@@ -193,7 +193,7 @@ impl Group {
     /// Adds a member. It is asked at once where no other member was left to ask.
     pub(super) fn join(&mut self, subscriber: Subscriber, now: Tick) -> u32 {
         self.left_at = None;
-        self.capacities += u64::from(subscriber.mailbox.capacity);
+        self.capacities += u64::from(subscriber.subscription.mailbox.capacity);
         let slot = self.members.join(subscriber);
         if self.redelivery.is_given_up() {
             self.request_wake(WakeReason::Reassigned);
@@ -208,7 +208,7 @@ impl Group {
         let Some(member) = self.members.leave(slot) else {
             return false;
         };
-        self.capacities -= u64::from(member.subscriber.mailbox.capacity);
+        self.capacities -= u64::from(member.subscriber.subscription.mailbox.capacity);
         if member.tried_in_round == self.redelivery.round {
             self.redelivery.tried_members = self.redelivery.tried_members.saturating_sub(1);
         }
@@ -317,7 +317,7 @@ impl Group {
         let asked = member.tried_in_round == self.redelivery.round && member.assignment.is_none();
         let (notified_up_to, capacity) = (
             member.notified_up_to,
-            u64::from(member.subscriber.mailbox.capacity),
+            u64::from(member.subscriber.subscription.mailbox.capacity),
         );
         let was_checker = self.checker == Some(slot);
         match report.state {

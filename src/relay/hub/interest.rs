@@ -13,7 +13,7 @@ use crate::{
     types::{GroupName, Limits, ListenerId, QueueAddress, Selector, SubscribeOptions},
 };
 
-/// What a subscription wants, and the mailbox that its queues know.
+/// What a subscription wants, and its stream's state.
 pub(crate) struct Interest {
     pub(super) id: SubscriptionId,
     pub(super) listener_id: ListenerId,
@@ -26,7 +26,7 @@ pub(crate) struct Interest {
     pub(super) epoch: Epoch,
     /// A hash of the listener and its selectors: see `resume`.
     pub(super) digest: u64,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) mailbox: Mailbox,
     /// Its cursors count there as well.
     pub(super) pool: Option<Arc<CursorPool>>,
 }
@@ -58,7 +58,7 @@ impl Interest {
             since: now,
             epoch,
             digest: digest(seed, &options.listener_id, &selectors),
-            mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), options.agent)),
+            mailbox: Mailbox::new(options.capacity.max(1), options.agent),
             selectors,
             pool: None,
         }
@@ -67,6 +67,16 @@ impl Interest {
     pub(super) fn in_pool(mut self, pool: Option<Arc<CursorPool>>) -> Self {
         self.pool = pool;
         self
+    }
+
+    /// Returns the number of queues that it names, or patterns.
+    pub(super) fn queues(&self) -> usize {
+        self.selectors.len()
+    }
+
+    /// Returns the pairs of the stream and what it listens to, for the load.
+    pub(super) fn pairs(&self) -> i64 {
+        i64::try_from(self.selectors.len()).unwrap_or(i64::MAX)
     }
 
     /// Returns whether a selector matches the queue.

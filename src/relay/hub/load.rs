@@ -1,8 +1,8 @@
 //! What the streams do at present, by the newest reports, and the reads of queues that sleeping saves.
 //!
-//! A *sleeping pair* is a stream and a queue that it matches, where its newest report states no dequeue
-//! task. A polling listener would read that queue once in `assumed_poll`. The number of pairs changes
-//! with reports and cursors only, so its integral over the time needs no scan. A notification pays for
+//! A *sleeping pair* is a stream and a queue that it names, or one of its patterns, where its newest
+//! report states no dequeue task. A polling listener would read that queue once in `assumed_poll`. The
+//! number of pairs changes with reports and subscriptions only, so its integral over the time needs no scan. A notification pays for
 //! none of this. Plain atomics, and a lock that only this file takes: no decision depends on them.
 
 use std::sync::{
@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
-use super::{core::Hub, cursor::Cursor};
+use super::core::Hub;
 use crate::{
     base::clock::{Tick, nanos},
     types::WakeReason,
@@ -40,7 +40,7 @@ struct SleepingPairs {
     pair_nanos: u128,
 }
 
-/// The effect of a report, or of a cursor that comes or goes.
+/// The effect of a report, or of a subscription that comes or goes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LoadChange {
     pub(super) pairs: i64,
@@ -82,19 +82,12 @@ impl RequestedReads {
 }
 
 impl LoadChange {
-    /// A cursor that was attached has no report yet.
-    pub(super) const ATTACHED: Self = Self {
-        pairs: 1,
-        tasks: 0,
-        awake: 0,
-        polling: 0,
-    };
-
-    pub(super) fn of_detached(cursor: &Cursor) -> Self {
-        Self::of_tasks(cursor.tasks, 0).plus(Self {
-            pairs: -1,
+    /// A subscription with this many pairs was opened; it has no report yet.
+    pub(super) fn of_pairs(pairs: i64) -> Self {
+        Self {
+            pairs,
             ..Self::default()
-        })
+        }
     }
 
     /// The newest report on a queue states another number of tasks.

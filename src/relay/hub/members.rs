@@ -4,9 +4,9 @@
 //! an unsent message is out of the order. Choosing costs the logarithm of the number of members;
 //! only the sentinel's checks skip members that never report. A plain structure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use super::{counters::Delta, subscribers::Subscriber};
+use super::{counters::Delta, queue_entry::QueueEntry, subscription::Subscription};
 use crate::{
     base::{clock::Tick, fault::planted},
     types::WakeReason,
@@ -26,6 +26,14 @@ pub(super) struct Members {
 
 /// A member's rank: idle before busy, then by its last wake-up.
 type Rank = (bool, u64, u32);
+
+/// A subscription in a group.
+#[derive(Clone)]
+pub(super) struct Subscriber {
+    pub(super) subscription: Arc<Subscription>,
+    /// Only a pattern matches the queue.
+    pub(super) by_pattern: bool,
+}
 
 /// One subscription of the group.
 pub(super) struct Member {
@@ -87,7 +95,7 @@ impl Members {
     /// Returns whether a member can be asked for a check.
     pub(super) fn any_can_check(&self, now: Tick) -> bool {
         self.iter()
-            .any(|member| member.subscriber.mailbox.can_check(now))
+            .any(|member| member.subscriber.subscription.mailbox.can_check(now))
     }
 
     /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
@@ -105,7 +113,7 @@ impl Members {
 
     pub(super) fn join(&mut self, subscriber: Subscriber) -> u32 {
         let member = Member {
-            capacity: subscriber.mailbox.capacity,
+            capacity: subscriber.subscription.mailbox.capacity,
             subscriber,
             assignment: None,
             notified_up_to: None,
@@ -158,7 +166,7 @@ impl Members {
         let Some(member) = self.get_mut(slot) else {
             return;
         };
-        let most = member.subscriber.mailbox.capacity;
+        let most = member.subscriber.subscription.mailbox.capacity;
         let before = std::mem::replace(&mut member.capacity, capacity.min(most));
         let rank = member.rank(slot);
         match (before, capacity) {
@@ -211,7 +219,13 @@ impl Members {
             Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
             Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
             Candidates::Checkers => {
-                let can = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.can_check(now);
+                let can = |rank: &&Rank| {
+                    self.member(rank.2)
+                        .subscriber
+                        .subscription
+                        .mailbox
+                        .can_check(now)
+                };
                 self.ready.iter().find(can)
             }
         };
@@ -220,11 +234,11 @@ impl Members {
 
     /// Takes a member out of the order until its stream is ready again. Returns its subscriber,
     /// unless the stream has an unsent message.
-    pub(super) fn assign(&mut self, slot: u32) -> Option<Subscriber> {
+    pub(super) fn assign(&mut self, slot: u32, entry: &QueueEntry) -> Option<Arc<Subscription>> {
         let member = self.members[slot as usize].as_mut()?;
         self.ready.remove(&member.rank(slot));
-        let one = &member.subscriber;
-        one.mailbox.assign(one.cursor).then(|| one.clone())
+        let one = &member.subscriber.subscription;
+        one.assign(entry).then(|| Arc::clone(one))
     }
 
     /// Moves a member behind all others of its state.

@@ -3,7 +3,7 @@
 //!
 //! One listener of each pattern and group is asked in each interval, in turn, as for a queue. A
 //! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
-//! never made, or if a listener lacks a cursor. No report covers a check that found nothing, so
+//! never made, or if a listener is told of some queues under its name. No report covers a check that found nothing, so
 //! silence proves nothing. The table's lock is a leaf.
 
 use std::{
@@ -15,6 +15,7 @@ use std::{
 use super::{
     core::Hub,
     mailbox::{SubscriptionId, WakeBatch},
+    pattern_node::PatternNode,
     queue_check::is_turn_of_reporting,
     subscription::Subscription,
     sync::{Mutex, lock},
@@ -50,8 +51,8 @@ struct PatternCheck {
     /// The due time when its last listener left: streams that come and go faster than the interval
     /// must not put it off for ever.
     left_due: Option<Tick>,
-    /// Some queue is checked under the pattern's own name only.
-    is_needed: bool,
+    /// Its pattern, which states whether some queue is checked under its own name only.
+    node: Option<Arc<PatternNode>>,
     /// The listener that was asked last, and whether that was requested.
     asked: Option<(SubscriptionId, bool)>,
     last: Option<SubscriptionId>,
@@ -72,19 +73,6 @@ impl PatternChecks {
         let table = lock(&self.table);
         let (due, _) = table.due.first()?;
         (*due != Tick::NEVER).then_some(*due)
-    }
-
-    /// Only the subscription's patterns cover this queue, or some queue: its entry was forgotten or
-    /// never made, or there is no cursor for it.
-    pub(super) fn need(&self, subscription: &Subscription, queue: Option<&QueueAddress>) {
-        let mut table = lock(&self.table);
-        for key in keys(subscription) {
-            if queue.is_none_or(|queue| key.0.matches(queue))
-                && let Some(check) = table.checks.get_mut(&key)
-            {
-                check.is_needed = true;
-            }
-        }
     }
 }
 
@@ -113,7 +101,7 @@ impl Table {
             requested: false,
             due: Tick::NEVER,
             left_due: None,
-            is_needed: false,
+            node: None,
             asked: None,
             last: None,
             unanswered: 0,
@@ -125,6 +113,18 @@ impl Table {
 }
 
 impl PatternCheck {
+    /// A listener of this node has joined: where it is a new one, it takes over what the pattern needs.
+    fn set_node(&mut self, node: &Arc<PatternNode>) {
+        if self.is_needed() {
+            node.set_needed();
+        }
+        self.node = Some(Arc::clone(node));
+    }
+
+    fn is_needed(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.is_needed())
+    }
+
     /// A check is due at once; without listeners, for the next one that joins.
     fn request(&mut self, now: Tick) {
         self.requested = true;
@@ -161,15 +161,22 @@ impl PatternCheck {
 
 impl Hub {
     /// A pattern's listener joined: one of a new group checks.
-    pub(super) fn join_pattern_checks(&self, subscription: &Arc<Subscription>, now: Tick) {
+    pub(super) fn join_pattern_checks(
+        &self,
+        subscription: &Arc<Subscription>,
+        nodes: &[Arc<PatternNode>],
+        now: Tick,
+    ) {
         let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
         if subscription.group.is_none() && !sentinel {
             return;
         }
         let mut table = lock(&self.pattern_checks.table);
-        for key in keys(subscription) {
+        for node in nodes {
+            let key = (node.selector.clone(), node.group.clone());
             table.make(&key, self.config.seed);
             table.change(&key, |check| {
+                check.set_node(node);
                 if check.listeners.is_empty() {
                     // The position of a new group is uncertain. So is that of a group that comes
                     // back: queues may have come and been forgotten while it had no member.
@@ -193,10 +200,6 @@ impl Hub {
             });
         }
         drop(table);
-        // Read now that the checks exist: `attach_once` found none of them before.
-        if subscription.lock().lacks_cursors {
-            self.pattern_checks.need(subscription, None);
-        }
         self.timers.waker.wake();
     }
 
@@ -235,7 +238,7 @@ impl Hub {
             table.change(&key, |check| {
                 check.unanswered = 0;
                 check.asked.take_if(|(_, requested)| !*requested);
-                if !check.requested && !check.is_needed {
+                if !check.requested && !check.is_needed() {
                     check.due = self.next_pattern_check(check, now);
                 }
             });
@@ -295,7 +298,7 @@ impl Hub {
         table.change(key, |check| {
             listeners = check.listeners.len();
             check.due = self.next_pattern_check(check, now);
-            if check.requested || check.is_needed || !has_queue {
+            if check.requested || check.is_needed() || !has_queue {
                 let requested = check.requested;
                 let one = check.choose(now);
                 check.requested &= one.is_none();
@@ -314,11 +317,7 @@ impl Hub {
                 true => WakeReason::CatchUp,
                 false => WakeReason::Sentinel,
             };
-            let selectors = &chosen.selectors;
-            let mut cursors = chosen.lock();
-            cursors.request_pattern_check(selectors, &key.0, reason);
-            drop(cursors);
-            batch.mark_selectors(&chosen.mailbox);
+            chosen.request_pattern_check(&key.0, reason, batch);
         }
         listeners.clamp(1, VISITS_PER_CALL)
     }

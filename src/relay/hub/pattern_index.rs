@@ -1,26 +1,22 @@
-//! Pattern subscriptions by their selectors: a queue finds the matching ones without visiting the
-//! others.
+//! Pattern nodes by their selectors: a queue finds the matching ones without visiting the others.
 //!
 //! Each part of a pattern is a name or a prefix. A look-up costs one table access for each length
-//! of prefix, not one for each pattern. Plain data; the hub has its lock.
+//! of prefix, not one for each pattern. Plain data; `pattern_node` has its lock.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use super::{mailbox::SubscriptionId, subscription::Subscription};
+use super::pattern_node::PatternNode;
 use crate::types::{QueueAddress, Selector};
 
-type Matched = BTreeMap<SubscriptionId, Arc<Subscription>>;
+/// The nodes of one pattern, one for each group.
+type Nodes = Vec<Arc<PatternNode>>;
 
-/// The subscriptions, by account part, then by queue part.
+/// The nodes, by account part, then by queue part.
 #[derive(Default)]
-pub(super) struct PatternIndex {
-    accounts: Parts<Parts<Matched>>,
-    /// The number of patterns.
-    patterns: usize,
-}
+pub(super) struct PatternIndex(Parts<Parts<Nodes>>);
 
 /// Values by one part of a selector.
 struct Parts<T> {
@@ -31,71 +27,32 @@ struct Parts<T> {
 }
 
 impl PatternIndex {
-    pub(super) fn insert(&mut self, subscription: &Arc<Subscription>) {
-        for pattern in subscription.patterns() {
-            let queues = self.accounts.entry(pattern.storage_account());
-            let matched = queues.entry(pattern.queue_name());
-            matched.insert(subscription.id, Arc::clone(subscription));
-            self.patterns += 1;
-        }
+    /// Returns the list of a pattern's nodes; the caller removes an empty one.
+    pub(super) fn nodes(&mut self, pattern: &Selector) -> &mut Nodes {
+        let queues = self.0.entry(pattern.storage_account());
+        queues.entry(pattern.queue_name())
     }
 
-    pub(super) fn remove(&mut self, subscription: &Subscription) {
-        for pattern in subscription.patterns() {
-            self.patterns -= usize::from(self.remove_pattern(pattern, subscription.id));
-        }
-    }
-
-    fn remove_pattern(&mut self, pattern: &Selector, id: SubscriptionId) -> bool {
-        let (account, queue) = (pattern.storage_account(), pattern.queue_name());
-        let Some(queues) = self.accounts.get_mut(account) else {
-            return false;
-        };
-        let Some(matched) = queues.get_mut(queue) else {
-            return false;
-        };
-        let removed = matched.remove(&id).is_some();
-        if matched.is_empty() {
-            queues.remove(queue);
-        }
+    /// Removes the list of a pattern's nodes.
+    pub(super) fn remove(&mut self, pattern: &Selector) {
+        let account = pattern.storage_account();
+        let queues = self.0.entry(account);
+        queues.remove(pattern.queue_name());
         if queues.is_empty() {
-            self.accounts.remove(account);
+            self.0.remove(account);
         }
-        removed
     }
 
-    /// Returns the subscriptions with a matching pattern, each once, in the order of their ids.
-    pub(super) fn matching(&self, address: &QueueAddress) -> Vec<Arc<Subscription>> {
-        let mut all = Matched::new();
-        if self.patterns > 0 {
-            for matched in self.matched(address) {
-                all.extend(matched.iter().map(|(id, one)| (*id, Arc::clone(one))));
-            }
-        }
-        all.into_values().collect()
-    }
-
-    pub(super) fn matches(&self, address: &QueueAddress) -> bool {
-        self.patterns > 0 && self.matched(address).next().is_some()
-    }
-
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.patterns == 0
+        self.0.is_empty()
     }
 
-    /// Returns the subscriptions of each matching pattern.
-    fn matched(&self, address: &QueueAddress) -> impl Iterator<Item = &Matched> {
-        let queues = self.accounts.known_by(address.storage_account());
-        queues.flat_map(|queues| queues.known_by(address.queue_name()))
-    }
-
-    /// Returns whether the subscription is in the index, with all of its patterns.
-    pub(super) fn contains(&self, subscription: &Subscription) -> bool {
-        subscription.patterns().next().is_some_and(|pattern| {
-            let queues = self.accounts.get(pattern.storage_account());
-            let matched = queues.and_then(|queues| queues.get(pattern.queue_name()));
-            matched.is_some_and(|matched| matched.contains_key(&subscription.id))
-        })
+    /// Returns the nodes that match a queue.
+    pub(super) fn matching(&self, address: &QueueAddress) -> Nodes {
+        let queues = self.0.known_by(address.storage_account());
+        let nodes = queues.flat_map(|queues| queues.known_by(address.queue_name()));
+        nodes.flatten().map(Arc::clone).collect()
     }
 }
 
@@ -108,20 +65,6 @@ impl<T: Default> Parts<T> {
             *self.lengths.entry(beginning.len()).or_default() += 1;
         }
         self.beginnings.entry(beginning.into()).or_default()
-    }
-
-    fn get(&self, part: &str) -> Option<&T> {
-        match part.strip_suffix('*') {
-            Some(beginning) => self.beginnings.get(beginning),
-            None => self.exact.get(part),
-        }
-    }
-
-    fn get_mut(&mut self, part: &str) -> Option<&mut T> {
-        match part.strip_suffix('*') {
-            Some(beginning) => self.beginnings.get_mut(beginning),
-            None => self.exact.get_mut(part),
-        }
     }
 
     fn remove(&mut self, part: &str) {

@@ -13,7 +13,6 @@ use super::{
     fanout::UpdateBatch,
     mailbox::WakeBatch,
     queue_entry::{QueueEntry, QueueState},
-    sync::read,
 };
 use crate::{
     base::clock::Tick,
@@ -59,21 +58,15 @@ impl Hub {
     /// There is no room for the queue's entry: its patterns are checked under their own names.
     fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
         self.begin_pattern_resync();
-        let matching = read(&self.patterns).matching(address);
         let mut groups = BTreeSet::new();
-        for subscription in matching {
-            let patterns = subscription.patterns();
-            for pattern in patterns.filter(|pattern| pattern.matches(address)) {
-                if let Some(group) = &subscription.group {
-                    groups.insert((pattern.clone(), Some(group.clone())));
-                    continue;
-                }
-                let mut cursors = subscription.lock();
-                let selectors = &subscription.selectors;
-                cursors.request_pattern_check(selectors, pattern, WakeReason::CatchUp);
-                drop(cursors);
-                batch.mark_selectors(&subscription.mailbox);
+        for node in self.shared().patterns.matching(address) {
+            if let Some(group) = &node.group {
+                groups.insert((node.selector.clone(), Some(group.clone())));
+                continue;
             }
+            node.each(|one| {
+                one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
+            });
         }
         self.end_pattern_resync();
         for key in groups {

@@ -7,12 +7,11 @@
 //! poll are not asked. Due times lie on a grid, so that one Wake carries the checks of many queues.
 //! A plain structure: the entry's lock guards it.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    config::CoordinatorConfig,
-    mailbox::WakeBatch,
-    subscribers::{Subscriber, Subscribers},
+    config::CoordinatorConfig, mailbox::SubscriptionId, queue_entry::QueueState,
+    subscription::Subscription,
 };
 use crate::base::{backoff::jitter, clock::Tick, fault::planted};
 
@@ -29,10 +28,8 @@ pub(super) struct QueueCheck {
     pub(super) unanswered: usize,
     asked_in_vain: usize,
     /// The listener that was asked last, while the check is unreported.
-    asked: Option<u64>,
-    last_asked: Option<u64>,
-    /// Checks that wait for their listeners' streams.
-    pending: BTreeSet<u64>,
+    asked: Option<SubscriptionId>,
+    last_asked: Option<SubscriptionId>,
     /// Spreads the checks: seeded by the hub and the queue's number.
     rng: fastrand::Rng,
 }
@@ -50,7 +47,6 @@ impl QueueCheck {
             asked_in_vain: 0,
             asked: None,
             last_asked: None,
-            pending: BTreeSet::new(),
             rng: fastrand::Rng::with_seed(seed),
         };
         check.restart(now);
@@ -116,14 +112,13 @@ impl QueueCheck {
         }
     }
 
-    pub(super) fn is_asked(&self, key: u64) -> bool {
-        self.asked == Some(key)
+    pub(super) fn is_asked(&self, id: SubscriptionId) -> bool {
+        self.asked == Some(id)
     }
 
     /// A listener's stream ended; where it was asked, the next one is asked at once.
-    pub(super) fn leave(&mut self, key: u64, now: Tick) {
-        self.pending.remove(&key);
-        let asked = self.asked.take_if(|asked| *asked == key).is_some();
+    pub(super) fn leave(&mut self, id: SubscriptionId, now: Tick) {
+        let asked = self.asked.take_if(|asked| *asked == id).is_some();
         if asked && !planted!(AskedCountsAsLooked) {
             self.due = now;
         }
@@ -134,63 +129,53 @@ impl QueueCheck {
         self.due = Tick::NEVER;
     }
 
-    /// Asks the next listener; returns whether one can be asked.
-    pub(super) fn ask(
+    /// Chooses the listener that is asked now, if one can be.
+    pub(super) fn choose(
         &mut self,
-        subscribers: &Subscribers,
+        listeners: &OutsideOfGroups<'_>,
         now: Tick,
-        batch: &mut WakeBatch,
-    ) -> bool {
-        let can_check = || subscribers.iter().filter(|one| one.mailbox.can_check(now));
-        let reporting = can_check().filter(|one| one.mailbox.reports()).count();
-        let of_reporting = is_turn_of_reporting(self.asked_in_vain, reporting, can_check().count());
-        let next = subscribers.in_turn(self.last_asked).find(|(_, one)| {
-            one.mailbox.can_check(now) && (!of_reporting || one.mailbox.reports())
+    ) -> Option<Arc<Subscription>> {
+        let (mut all, mut reporting) = (0, 0);
+        listeners.each(|one| {
+            let can = one.mailbox.can_check(now);
+            all += usize::from(can);
+            reporting += usize::from(can && one.mailbox.reports());
         });
-        let Some((key, one)) = next else {
-            return false;
-        };
+        let of_reporting = is_turn_of_reporting(self.asked_in_vain, reporting, all);
+        let next = listeners.next_after(self.last_asked, &|one| {
+            one.mailbox.can_check(now) && (!of_reporting || one.mailbox.reports())
+        })?;
         if !planted!(CheckTurnStuck) {
-            self.last_asked = Some(key);
+            self.last_asked = Some(next.id);
         }
         self.asked_in_vain += 1;
-        self.asked = Some(key);
-        self.add(key, one, batch);
-        true
+        self.asked = Some(next.id);
+        Some(next)
     }
 
-    /// Asks `more` listeners, because one found more than its capacity.
-    pub(super) fn ask_more(
+    /// Chooses `more` listeners, because the asked one found more than its capacity.
+    pub(super) fn choose_more(
         &mut self,
-        subscribers: &Subscribers,
+        listeners: &OutsideOfGroups<'_>,
         more: u64,
         now: Tick,
-        batch: &mut WakeBatch,
-    ) {
+    ) -> Vec<Arc<Subscription>> {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
-        let others = subscribers.len().saturating_sub(1);
-        let others = subscribers.in_turn(self.last_asked).take(others);
-        let can_check = others.filter(|(_, one)| one.mailbox.can_check(now));
-        for (key, one) in can_check.take(more) {
-            self.last_asked = Some(key);
-            self.add(key, one, batch);
+        let more = more.min(listeners.0.outside_of_groups());
+        let asked = self.last_asked;
+        let mut chosen = Vec::new();
+        while chosen.len() < more
+            && let Some(next) =
+                listeners.next_after(self.last_asked, &|one| one.mailbox.can_check(now))
+            && Some(next.id) != asked
+            && chosen
+                .first()
+                .is_none_or(|first: &Arc<Subscription>| first.id != next.id)
+        {
+            self.last_asked = Some(next.id);
+            chosen.push(next);
         }
-    }
-
-    fn add(&mut self, key: u64, one: &Subscriber, batch: &mut WakeBatch) {
-        self.pending.insert(key);
-        batch.mark(&one.mailbox, one.cursor);
-    }
-
-    /// Takes the check that waits for this listener's stream; returns whether there was one, and
-    /// whether there are others.
-    pub(super) fn take(&mut self, key: u64) -> (bool, bool) {
-        let taken = self.pending.remove(&key);
-        (taken, !self.pending.is_empty())
-    }
-
-    pub(super) fn give_back(&mut self, key: u64) {
-        self.pending.insert(key);
+        chosen
     }
 
     fn on_grid(&self, due: Tick) -> Tick {
@@ -202,4 +187,32 @@ impl QueueCheck {
 /// turn before all listeners have theirs.
 pub(super) fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
     in_vain % (reporting + all).max(1) < reporting
+}
+
+/// The listeners of a queue outside of groups, in the order of their ids.
+pub(super) struct OutsideOfGroups<'a>(pub(super) &'a QueueState);
+
+impl OutsideOfGroups<'_> {
+    fn each(&self, mut each: impl FnMut(&Subscription)) {
+        self.0.subscribers.iter().for_each(|one| each(one));
+        for node in self.0.nodes.iter().filter(|node| node.group.is_none()) {
+            node.each(|one| each(one));
+        }
+    }
+
+    /// Returns the first listener after this id that is accepted, or the first of all.
+    fn next_after(
+        &self,
+        after: Option<SubscriptionId>,
+        accept: &impl Fn(&Subscription) -> bool,
+    ) -> Option<Arc<Subscription>> {
+        let first_after = |after| {
+            let named = self.0.subscribers.after(after).iter();
+            let named = named.clone().find(|one| accept(one)).cloned();
+            let nodes = self.0.nodes.iter().filter(|node| node.group.is_none());
+            let of_nodes = nodes.filter_map(|node| node.find_after(after, accept));
+            named.into_iter().chain(of_nodes).min_by_key(|one| one.id)
+        };
+        first_after(after).or_else(|| first_after(None))
+    }
 }

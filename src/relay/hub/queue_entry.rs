@@ -1,19 +1,24 @@
 //! The relay's state of one queue: its counters and its listeners.
 //!
-//! Its size is constant, but for an item per subscriber and a few timers; it buffers no event. An
-//! entry is made before its pattern subscribers are known; the first count attaches them. R3: a
-//! forgotten entry is marked dead, and a caller that finds it dead looks the queue up again.
+//! Its size is constant, but for a pointer per subscriber that names it and a few timers; it buffers no
+//! event. R3: a forgotten entry is marked dead, and a caller that finds it dead looks the queue up
+//! again.
+//!
+//! A count owes the queue to each subscriber that is owed nothing yet: at once where they are few,
+//! otherwise by a walk of the fan-out, which brings the position before its first event. `told`
+//! remembers that all are owed, until one takes or joins: then a further count has nothing to do.
 
 use std::sync::Arc;
 
 use super::{
     announced::Announced,
-    config::CoordinatorConfig,
-    config::SUBSCRIBERS_PER_STEP,
+    config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
     coordinator::Coordinator,
     counters::Counters,
-    mailbox::WakeBatch,
+    mailbox::{SubscriptionId, WakeBatch},
+    pattern_node::PatternNode,
     subscribers::Subscribers,
+    subscription::{Owed, Owing, Subscription},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     timers::{QueueTimers, Timer, TimerOrder, timer_offset},
     wake_builder::EncodingCache,
@@ -56,27 +61,34 @@ pub(super) struct QueueState {
     pub(super) busy: u32,
     /// A listener has reported on the queue since this entry was made.
     pub(super) heard: bool,
+    /// Those outside of groups that name the queue.
     pub(super) subscribers: Subscribers,
+    /// The nodes of the patterns that match the queue, and their version.
+    pub(super) nodes: Vec<Arc<PatternNode>>,
+    nodes_version: u64,
+    /// All subscribers are owed the newest count, if no pattern was joined since this number of
+    /// [`Patterns::joined`](super::pattern_node::Patterns::joined); 0: some are not.
+    pub(super) told: u64,
+    /// Cursors that keep this entry: something is owed, or a listener may handle messages.
+    pub(super) held: u32,
     /// The newest wake-up entry's encoding.
     pub(super) encoded: EncodingCache,
     pub(super) bits: EntryBits,
-    /// The fan-out has a walk to do.
+    /// The fan-out has a walk to do, which owes the events after this position, if there is one.
     walk_pending: bool,
+    walk_from: Option<Box<Counters>>,
+    /// The position after which the walks that have not ended owe events.
+    unsettled: Option<Box<Counters>>,
     /// The walks that have not ended.
     walks: u8,
     /// The queue has had a group, so new work is assigned to members.
     pub(super) grouped: bool,
     /// C11: a group's work must be passed on to the other relays.
     pub(super) passed_on: bool,
-    /// A subscriber's stream has not taken the sentinel's check yet.
-    pub(super) check_pending: bool,
     pub(super) timers: QueueTimers,
     pub(super) coordinator: Option<Box<Coordinator>>,
     /// Its time in the hub's order of timers; [`Tick::NEVER`]: it is not in there.
     pub(super) armed: Tick,
-    /// Subscriptions that name the queue and have no cursor yet; they keep the entry. A small type
-    /// suffices because each lasts for moments. After an overflow the entry would be made again.
-    pub(super) reserved: u16,
     /// What the other relays of a cluster know; made at the first cause in a cluster.
     pub(super) announced: Option<Box<Announced>>,
 }
@@ -87,20 +99,19 @@ pub(super) struct EntryBits(u8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryPhase {
-    /// Made; pattern subscribers may not be attached yet.
+    /// Made; the members of its patterns' groups may not have joined yet.
     New,
     Live,
     /// Forgotten: removed from the map, or about to be.
     Dead,
 }
 
-/// The reason why an entry cannot count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotLive {
-    /// Attach the pattern subscribers, then try again.
-    Unattached,
-    /// Look the queue up again.
-    Dead,
+/// The place of a walk.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct WalkPlace {
+    /// 0 for the subscribers that name the queue, then one more than a node's index.
+    list: usize,
+    after: Option<SubscriptionId>,
 }
 
 /// The remaining work for the subscribers.
@@ -110,6 +121,15 @@ pub(super) enum MarkOutcome {
     NeedsWalk,
     /// None: they are marked, or a walk is pending already.
     Done,
+}
+
+impl MarkOutcome {
+    pub(super) fn or(self, other: Self) -> Self {
+        match self {
+            Self::NeedsWalk => self,
+            Self::Done => other,
+        }
+    }
 }
 
 impl EntryBits {
@@ -136,11 +156,11 @@ impl EntryBits {
     }
 }
 
+/// Up to this many nodes of a queue, a listener with several matching selectors counts once.
+const FEW: usize = 4;
+
 /// The revision of a change that some subscriber was not told of: later than all others.
 const UNSETTLED: u64 = u64::MAX;
-
-/// The key of a walk that has marked all subscribers and only chooses members.
-const WALKED: u64 = u64::MAX;
 
 impl QueueEntry {
     pub(super) fn new(
@@ -164,17 +184,21 @@ impl QueueEntry {
             busy: 0,
             heard: false,
             subscribers: Subscribers::default(),
+            nodes: Vec::new(),
+            nodes_version: 0,
+            told: 0,
+            held: 0,
             encoded: EncodingCache::default(),
             bits: config.decisions.entry_bits(&address),
             walk_pending: false,
+            walk_from: None,
+            unsettled: None,
             walks: 0,
             grouped: false,
             passed_on: false,
-            check_pending: false,
             timers: QueueTimers::default(),
             coordinator: None,
             armed: Tick::NEVER,
-            reserved: 0,
             announced: None,
         };
         Self {
@@ -202,19 +226,57 @@ impl QueueEntry {
         lock(&self.state)
     }
 
-    /// Marks one step's subscribers with keys from `from` on, then the chosen members; returns the
-    /// next key, or `None` at the end.
-    pub(super) fn walk(&self, from: u64, batch: &mut WakeBatch) -> Option<u64> {
+    /// Takes the pending walk: returns the position after which it owes events, and the nodes to visit.
+    /// Who joins a pattern later is told of the queue by itself.
+    pub(super) fn begin_walk(&self) -> Option<(Counters, Vec<Arc<PatternNode>>)> {
         let mut state = self.lock();
-        if from == 0 {
-            // R5: the mark is cleared before the subscribers are read.
-            state.walk_pending = planted!(MarkClearedAfterWalk);
+        // R5: the mark is cleared before the subscribers are read.
+        state.walk_pending = planted!(MarkClearedAfterWalk);
+        let from = state.walk_from.take();
+        if from.is_some() {
+            // Set to 0 where one takes or joins from now on.
+            state.told = self.config.shared.patterns.joined();
         }
-        let mut next = state.subscribers.mark(from, SUBSCRIBERS_PER_STEP, batch);
-        if next.is_none() && state.grouped && state.assign(batch) {
-            next = Some(WALKED);
+        let nodes = state.nodes.iter().filter(|node| !node.is_told_by_group());
+        from.map(|from| (*from, nodes.map(Arc::clone).collect()))
+    }
+
+    /// Owes the events of a walk to one step's subscribers, then assigns work to members. Returns
+    /// where to continue, or `None` at the end.
+    pub(super) fn walk(
+        self: &Arc<Self>,
+        place: WalkPlace,
+        events: Option<&(Counters, Vec<Arc<PatternNode>>)>,
+        batch: &mut WakeBatch,
+    ) -> Option<WalkPlace> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let WalkPlace { list, after } = place;
+        if let Some((from, nodes)) = events
+            && list <= nodes.len()
+        {
+            let node = list.checked_sub(1).map(|at| &nodes[at]);
+            let some = match node {
+                None => {
+                    let all = state.subscribers.after(after).iter();
+                    all.take(SUBSCRIBERS_PER_STEP).cloned().collect()
+                }
+                Some(node) => node.some_after(after, SUBSCRIBERS_PER_STEP),
+            };
+            for one in &some {
+                state.owe_events(self, one, node, from, batch);
+            }
+            let last = some.last().map(|one| one.id);
+            return Some(match some.len() < SUBSCRIBERS_PER_STEP {
+                true => WalkPlace {
+                    list: list + 1,
+                    after: None,
+                },
+                false => WalkPlace { list, after: last },
+            });
         }
-        next
+        let more = state.grouped && state.assign(self, batch);
+        more.then_some(place)
     }
 
     /// A walk has marked all subscribers.
@@ -224,32 +286,28 @@ impl QueueEntry {
             state.walk_pending = false;
         }
         state.walks -= 1;
+        if state.walks == 0 {
+            state.unsettled = None;
+        }
         if !planted!(ResumeNumberTooNew) {
             state.settle(revision);
         }
     }
 
-    /// Notes that the pattern subscribers have been attached.
-    pub(super) fn set_live(&self) {
+    /// Locks the state, after it has looked up the nodes that match the queue now.
+    pub(super) fn lock_with_nodes(self: &Arc<Self>) -> MutexGuard<'_, QueueState> {
         let mut state = self.lock();
-        if state.phase == EntryPhase::New {
-            state.phase = EntryPhase::Live;
+        let patterns = &self.config.shared.patterns;
+        let version = patterns.version();
+        let is_missed = match state.nodes_version {
+            0 => planted!(NewQueueUnmatched),
+            _ => planted!(NewPatternUnmatched),
+        };
+        if state.nodes_version != version && !is_missed {
+            state.nodes = patterns.matching(&self.address);
+            (state.nodes_version, state.told) = (version, 0);
         }
-    }
-
-    /// Keeps the entry for a subscription that names the queue, until [`QueueEntry::unreserve`];
-    /// `false` where the entry is dead.
-    #[must_use]
-    pub(super) fn reserve(&self) -> bool {
-        let mut state = self.lock();
-        let live = state.phase != EntryPhase::Dead;
-        state.reserved = state.reserved.saturating_add(u16::from(live));
-        live
-    }
-
-    pub(super) fn unreserve(&self) {
-        let mut state = self.lock();
-        state.reserved = state.reserved.saturating_sub(1);
+        state
     }
 }
 
@@ -263,35 +321,55 @@ impl QueueState {
     /// subscriber may come back and resume. With other listeners it is not: rotating streams would
     /// keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
     pub(super) fn idle_since(&self) -> Tick {
-        let members = self
-            .coordinator
-            .as_ref()
-            .map_or(0, |coordinator| coordinator.members());
-        match self.subscribers.len() + members {
+        match self.listeners() {
             0 => self.active_at.max(self.left_at),
             _ => self.active_at,
         }
-    }
-
-    /// Returns a number that grows with each new subscriber and member.
-    pub(super) fn changes(&self) -> u64 {
-        let members = self
-            .coordinator
-            .as_ref()
-            .map_or(0, |coordinator| coordinator.joined());
-        self.subscribers.joined() + members
     }
 
     pub(super) fn is_dead(&self) -> bool {
         self.phase == EntryPhase::Dead
     }
 
+    /// Returns the listeners of the queue: those that name it, those of patterns, and members. Of more
+    /// than some, one with several matching selectors counts several times.
     pub(super) fn listeners(&self) -> usize {
         let members = match &self.coordinator {
             Some(coordinator) if self.grouped => coordinator.members(),
             _ => 0,
         };
-        self.subscribers.len() + members
+        let all = self.outside_of_groups();
+        let again = match all {
+            2..=SUBSCRIBERS_PER_STEP if self.nodes.len() <= FEW => self.counted_again(),
+            _ => 0,
+        };
+        all - again + members
+    }
+
+    /// Returns how many subscriptions are in a list and in an earlier one.
+    fn counted_again(&self) -> usize {
+        let nodes = self.nodes.iter().filter(|node| node.group.is_none());
+        let nodes: Vec<_> = nodes.filter(|node| node.len() > 0).collect();
+        let mut again = 0;
+        for (at, node) in nodes.iter().enumerate() {
+            for one in node.some_after(None, SUBSCRIBERS_PER_STEP) {
+                let named = self.subscribers.contains(one.id);
+                let before = || nodes[..at].iter().any(|earlier| earlier.contains(one.id));
+                again += usize::from(named || before());
+            }
+        }
+        again
+    }
+
+    /// Returns the listeners outside of groups.
+    pub(super) fn outside_of_groups(&self) -> usize {
+        let patterns = self.nodes.iter().filter(|node| node.group.is_none());
+        self.subscribers.len() + patterns.map(|node| node.len()).sum::<usize>()
+    }
+
+    /// Returns whether several streams may get the same entry.
+    pub(super) fn has_several(&self) -> bool {
+        self.outside_of_groups() > 1
     }
 
     /// Returns the causes that this relay has counted and not told to others; of a relay alone, all.
@@ -304,15 +382,6 @@ impl QueueState {
     /// Returns whether the queue has no listener and this was not logged yet.
     pub(super) fn first_without_listeners(&mut self) -> bool {
         self.listeners() == 0 && !self.bits.insert(EntryBits::LOGGED)
-    }
-
-    /// Fails where the entry is not live.
-    pub(super) fn check_live(&self) -> Result<(), NotLive> {
-        match self.phase {
-            EntryPhase::New => Err(NotLive::Unattached),
-            EntryPhase::Live => Ok(()),
-            EntryPhase::Dead => Err(NotLive::Dead),
-        }
     }
 
     /// Counts one notification without a delay.
@@ -365,23 +434,81 @@ impl QueueState {
         timers.rearm(entry.number(), entry, &mut self.armed, next)
     }
 
-    /// Marks the subscribers after a count, where there are no more than `inline`; otherwise leaves
-    /// them to the fan-out. With `more`, members are left to assign, and the fan-out assigns them.
-    pub(super) fn mark_subscribers(
+    /// Owes a count to the subscribers, where there are no more than `inline`; otherwise leaves them to
+    /// the fan-out. `from` is the position before the count.
+    pub(super) fn owe_count(
         &mut self,
-        inline: Option<usize>,
-        more: bool,
+        entry: &Arc<QueueEntry>,
+        from: Option<&Counters>,
+        inline: usize,
         batch: &mut WakeBatch,
     ) -> MarkOutcome {
-        let few = |inline: usize| self.subscribers.len() <= inline.min(SUBSCRIBERS_PER_STEP);
-        if !more && inline.is_some_and(few) {
-            self.subscribers.mark(0, SUBSCRIBERS_PER_STEP, batch);
-            MarkOutcome::Done
-        } else if std::mem::replace(&mut self.walk_pending, true) {
-            MarkOutcome::Done
-        } else {
-            self.walks += 1;
-            MarkOutcome::NeedsWalk
+        let joined = entry.config.shared.patterns.joined();
+        let mut needs_walk = false;
+        if let Some(from) = from.filter(|_| self.walks > 0 || self.told != joined) {
+            let by_member = self.nodes.iter().filter(|node| node.has_others());
+            let others: usize = by_member.map(|node| node.len()).sum();
+            let few = self.outside_of_groups() + others <= inline.min(SUBSCRIBERS_PER_STEP);
+            if few && self.walks == 0 {
+                self.told = joined;
+                self.owe_all(entry, from, batch);
+            } else {
+                self.walk_from.get_or_insert_with(|| Box::new(*from));
+                self.unsettled.get_or_insert_with(|| Box::new(*from));
+                needs_walk = true;
+            }
+        }
+        match needs_walk {
+            true => self.request_walk(),
+            false => MarkOutcome::Done,
+        }
+    }
+
+    /// The fan-out has a walk to do.
+    pub(super) fn request_walk(&mut self) -> MarkOutcome {
+        if std::mem::replace(&mut self.walk_pending, true) {
+            return MarkOutcome::Done;
+        }
+        self.walks += 1;
+        MarkOutcome::NeedsWalk
+    }
+
+    /// Owes the events after this position to all subscribers.
+    fn owe_all(&mut self, entry: &Arc<QueueEntry>, from: &Counters, batch: &mut WakeBatch) {
+        let named = std::mem::take(&mut self.subscribers);
+        for one in named.iter() {
+            self.owe_events(entry, one, None, from, batch);
+        }
+        self.subscribers = named;
+        for at in 0..self.nodes.len() {
+            let node = Arc::clone(&self.nodes[at]);
+            if node.is_told_by_group() {
+                continue;
+            }
+            node.each(|one| self.owe_events(entry, one, Some(&node), from, batch));
+        }
+    }
+
+    /// Owes the events after this position to one subscriber, of a node if it is not in the queue's own
+    /// list.
+    fn owe_events(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        one: &Arc<Subscription>,
+        node: Option<&Arc<PatternNode>>,
+        from: &Counters,
+        batch: &mut WakeBatch,
+    ) {
+        match one.owe(entry, self, Owed::Events(*from), batch) {
+            Owing::Done | Owing::Ended => {}
+            Owing::UpToDate => self.told = 0,
+            Owing::ByPattern => {
+                // It is told again of the next count, because no take of the queue shows when.
+                self.told = 0;
+                if let Some(node) = node {
+                    node.set_needed();
+                }
+            }
         }
     }
 
@@ -392,6 +519,11 @@ impl QueueState {
             1.. if !planted!(ResumeNumberTooNew) => UNSETTLED,
             _ => revision.load(Ordering::Relaxed),
         };
+    }
+
+    /// Returns the position of a subscriber that is owed nothing and has taken nothing lately.
+    pub(super) fn told_position(&self) -> Counters {
+        self.unsettled.as_ref().map_or(self.counters, |from| **from)
     }
 
     /// Returns whether a walk has subscribers to mark.
@@ -410,15 +542,20 @@ impl QueueState {
         [self.subscribers.capacity(), self.timers.capacity()]
     }
 
-    /// Removes a subscriber; returns whether the coordinator must be reconciled.
-    pub(super) fn remove_subscriber(&mut self, key: u64, now: Tick) -> bool {
-        self.subscribers.remove(key);
+    /// Removes a subscriber that names the queue; returns whether the coordinator must be reconciled.
+    pub(super) fn remove_subscriber(&mut self, id: SubscriptionId, now: Tick) -> bool {
+        self.subscribers.remove(id);
         self.left_at = now;
-        if self.subscribers.len() < 2 {
+        if !self.has_several() {
             self.encoded = EncodingCache::default();
         }
+        self.subscriber_left(id, now)
+    }
+
+    /// A listener outside of groups left; returns whether the coordinator must be reconciled.
+    pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) -> bool {
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator.subscriber_left(key, now);
+            coordinator.subscriber_left(id, now);
         }
         self.drop_unused_coordinator();
         self.coordinator

@@ -9,10 +9,9 @@ use std::{cmp::Reverse, sync::Arc, time::Duration};
 use super::{
     core::Hub,
     mailbox::SubscriptionId,
-    queue_entry::QueueState,
+    queue_entry::{QueueEntry, QueueState},
     stats::QueueStats,
     subscription::Subscription,
-    sync::{lock, read},
 };
 use crate::{
     base::clock::Tick,
@@ -72,15 +71,17 @@ impl Hub {
         queue: &QueueAddress,
         now: Tick,
     ) -> (Option<QueueStats>, Vec<QueueListener>) {
-        let on_queue = |one: Arc<Subscription>| one.on_queue(queue, now);
         let Some(entry) = self.entries.get(queue) else {
-            let matching = read(&self.patterns).matching(queue);
-            let listeners = matching.into_iter().take(LISTENERS).map(on_queue);
+            let nodes = self.shared().patterns.matching(queue);
+            let some = nodes
+                .iter()
+                .flat_map(|node| node.some_after(None, LISTENERS));
+            let listeners = some.take(LISTENERS).map(|one| one.on_queue(None, now));
             return (None, listeners.collect());
         };
-        let subscriptions = entry.lock().first_subscriptions(LISTENERS);
-        let find = |id| lock(&self.subscriptions).get(&id).cloned();
-        let listeners = subscriptions.into_iter().filter_map(find).map(on_queue);
+        let subscriptions = entry.lock_with_nodes().first_subscriptions(LISTENERS);
+        let on_queue = |one: &Arc<Subscription>| one.on_queue(Some(&entry), now);
+        let listeners = subscriptions.iter().map(on_queue);
         (Some(entry.stats(now)), listeners.collect())
     }
 
@@ -113,14 +114,17 @@ impl Hub {
 }
 
 impl QueueState {
-    fn first_subscriptions(&self, most: usize) -> Vec<SubscriptionId> {
-        let subscribers = self.subscribers.iter();
-        let mut found: Vec<_> = subscribers.map(|one| one.mailbox.id).take(most).collect();
+    /// Returns the first listeners: those that name the queue, those of patterns, then members.
+    fn first_subscriptions(&self, most: usize) -> Vec<Arc<Subscription>> {
+        let mut found: Vec<_> = self.subscribers.iter().take(most).cloned().collect();
+        for node in self.nodes.iter().filter(|node| node.group.is_none()) {
+            found.extend(node.some_after(None, most - found.len()));
+        }
         let groups = self.coordinator.iter().flat_map(|one| one.all_groups());
         for group in groups {
             group.each_member(&mut |member| {
                 if found.len() < most {
-                    found.push(member.mailbox.id);
+                    found.push(Arc::clone(member));
                 }
             });
         }
@@ -129,19 +133,19 @@ impl QueueState {
 }
 
 impl Subscription {
-    fn on_queue(&self, queue: &QueueAddress, now: Tick) -> QueueListener {
-        let cursors = self.lock();
-        let cursor = cursors.list.find(queue).and_then(|at| cursors.list.get(at));
+    fn on_queue(&self, entry: Option<&QueueEntry>, now: Tick) -> QueueListener {
+        let inbox = self.lock();
+        let cursor = entry.and_then(|entry| inbox.get(entry));
         let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
         let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
-        let full_since = Some(cursors.full_since).filter(|at| busy && *at != Tick::NEVER);
+        let full_since = Some(inbox.full_since).filter(|at| busy && *at != Tick::NEVER);
         QueueListener {
             listener_id: self.listener_id.clone(),
             busy,
             full_for: full_since.map(|at| now.since(at)),
             polling: self.mailbox.polls(now),
-            silent_for: cursors.silent_for(self, now).filter(|_| woken),
-            busy_for: cursors.busy_with(queue, now),
+            silent_for: inbox.silent_for(self, now).filter(|_| woken),
+            busy_for: entry.and_then(|entry| inbox.busy_with(entry, now)),
         }
     }
 }

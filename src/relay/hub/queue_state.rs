@@ -3,17 +3,18 @@
 //! Streams are marked under the lock, and woken after its release. A queue without a group pays for
 //! none of this when it is notified.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     config::SUBSCRIBERS_PER_STEP,
-    coordinator::{Coordinator, ListenerKey, MemberId},
+    coordinator::{CheckTurn, Coordinator, ListenerKey, MemberId},
     counters::{Counters, QueueHead},
     group::MemberReport,
     mailbox::WakeBatch,
-    members::Assignment,
+    members::{Assignment, Subscriber},
+    queue_check::{OutsideOfGroups, QueueCheck},
     queue_entry::{QueueEntry, QueueState},
-    subscribers::Subscriber,
+    subscription::{Owed, Owing},
 };
 use crate::{base::clock::Tick, types::GroupName};
 
@@ -22,6 +23,14 @@ impl QueueState {
     pub(super) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick, spread: Duration) {
         if !entry.config.sentinel_interval.is_zero() {
             self.coordinator(entry, now).subscriber_joined(now, spread);
+        }
+    }
+
+    /// A count of a queue with listeners outside of groups: its sentinel has somebody to ask.
+    pub(super) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
+        let waits = |one: &Coordinator| one.sentinel_waits();
+        if self.coordinator.as_deref().is_none_or(waits) && self.outside_of_groups() > 0 {
+            self.start_sentinel(entry, now, Duration::ZERO);
         }
     }
 
@@ -63,13 +72,6 @@ impl QueueState {
         }
     }
 
-    /// Returns whether a wake-up waits for the member's stream.
-    pub(super) fn has_assignment(&self, member_id: MemberId) -> bool {
-        self.coordinator
-            .as_ref()
-            .is_some_and(|coordinator| coordinator.has_assignment(member_id))
-    }
-
     pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
         self.coordinator.as_mut()?.take_assignment(member_id)
     }
@@ -80,74 +82,114 @@ impl QueueState {
         }
     }
 
-    /// Takes the sentinel's check for this subscriber; `false` where there is none.
-    pub(super) fn take_check(&mut self, key: u64) -> bool {
-        if !self.check_pending {
-            return false;
-        }
-        let Some(coordinator) = &mut self.coordinator else {
-            return false;
-        };
-        let (taken, others) = coordinator.take_check(key);
-        self.check_pending = others;
-        taken
-    }
-
-    pub(super) fn return_check(&mut self, key: u64) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.return_check(key);
-            self.check_pending = true;
-        }
-    }
-
-    /// Takes a listener's report. Returns whether the coordinator must be reconciled.
+    /// Takes a listener's report. Returns whether the coordinator must be reconciled, and how many other
+    /// listeners are to be asked.
     pub(super) fn report(
         &mut self,
         listener: ListenerKey,
         report: MemberReport,
         capacity: u32,
         now: Tick,
-        batch: &mut WakeBatch,
-    ) -> bool {
+    ) -> (bool, u64) {
         let Some(coordinator) = &mut self.coordinator else {
-            return false;
+            return (false, 0);
         };
+        let mut more = 0;
         if report.polled {
-            let key = match listener {
-                ListenerKey::Subscriber(key) => Some(key),
+            let id = match listener {
+                ListenerKey::Subscriber(id) => Some(id),
                 ListenerKey::Member(_) => None,
             };
-            self.check_pending |=
-                coordinator.check_reported(key, report, capacity, &self.subscribers, now, batch);
+            more = coordinator.check_reported(id, report, capacity, now);
             if let Some(interval) = coordinator.announced_interval() {
                 self.note_check(interval, now);
             }
         }
         let Some(coordinator) = &mut self.coordinator else {
-            return false;
+            return (false, 0);
         };
         if let ListenerKey::Member(member_id) = listener {
             coordinator.report(member_id, report, now);
         }
         // The sentinel is not in the timers' order yet where the report made the entry.
-        coordinator.needs_reconcile || self.armed > coordinator.reconcile_at
+        let is_due = coordinator.needs_reconcile || self.armed > coordinator.reconcile_at;
+        (is_due, more)
+    }
+
+    /// Asks more listeners outside of groups to check.
+    pub(super) fn ask_more(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        more: u64,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        let chosen =
+            self.with_sentinel(|sentinel, listeners| sentinel.choose_more(listeners, more, now));
+        for one in chosen.unwrap_or_default() {
+            one.owe(entry, self, Owed::Check, batch);
+        }
+    }
+
+    /// Asks the next listener outside of groups; returns whether there is one.
+    fn ask(&mut self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
+        // One that has ended is in the list for a moment longer.
+        for _ in 0..=self.outside_of_groups() {
+            let chosen = self.with_sentinel(|sentinel, listeners| sentinel.choose(listeners, now));
+            let Some(chosen) = chosen.flatten() else {
+                return false;
+            };
+            if chosen.owe(entry, self, Owed::Check, batch) != Owing::Ended {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn with_sentinel<T>(
+        &mut self,
+        act: impl FnOnce(&mut QueueCheck, &OutsideOfGroups<'_>) -> T,
+    ) -> Option<T> {
+        let mut coordinator = self.coordinator.take()?;
+        let listeners = OutsideOfGroups(self);
+        let sentinel = coordinator.sentinel();
+        let result = sentinel.map(|sentinel| act(sentinel, &listeners));
+        self.coordinator = Some(coordinator);
+        result
     }
 
     /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
     /// left to assign.
-    pub(super) fn reconcile(&mut self, now: Tick, batch: &mut WakeBatch) -> bool {
-        let head = self.head();
+    pub(super) fn reconcile(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let (head, others) = (self.head(), self.outside_of_groups());
         let Some(coordinator) = &mut self.coordinator else {
             return false;
         };
-        self.check_pending |= coordinator.run_due(&head, &self.subscribers, now, batch);
+        let turn = coordinator.run_due(&head, others, now);
         self.passed_on |= coordinator.take_passed_on();
-        if self.grouped && coordinator.groups() == 0 {
+        let first_others = turn == CheckTurn::Others && self.ask(entry, now, batch);
+        if turn != CheckTurn::Nobody && !first_others {
+            let coordinator = self.coordinator.as_mut();
+            let by_group = coordinator.is_some_and(|one| one.check_groups(&head.counters, now));
+            if !by_group && turn == CheckTurn::Groups {
+                self.ask(entry, now, batch);
+            }
+        }
+        let left = self
+            .coordinator
+            .as_ref()
+            .is_some_and(|one| one.groups() == 0);
+        if self.grouped && left {
             self.grouped = false;
             self.left_at = now;
             self.drop_unused_coordinator();
         }
-        self.grouped && self.assign(batch)
+        self.grouped && self.assign(entry, batch)
     }
 
     /// C7: each group checks the queue once; one without members keeps the request.
@@ -158,12 +200,12 @@ impl QueueState {
     }
 
     /// Assigns the groups' pending work, up to the limit of one step.
-    pub(super) fn assign(&mut self, batch: &mut WakeBatch) -> bool {
+    pub(super) fn assign(&mut self, entry: &QueueEntry, batch: &mut WakeBatch) -> bool {
         let head = self.head();
         let Some(coordinator) = &mut self.coordinator else {
             return false;
         };
-        let more = coordinator.assign(&head, SUBSCRIBERS_PER_STEP, batch);
+        let more = coordinator.assign(entry, &head, SUBSCRIBERS_PER_STEP, batch);
         self.passed_on |= coordinator.take_passed_on();
         more
     }
@@ -191,8 +233,8 @@ impl QueueState {
             .coordinator
             .as_ref()
             .is_some_and(|coordinator| coordinator.has_sentinel());
-        if !self.grouped && self.subscribers.len() == 0 && !stays {
-            (self.coordinator, self.check_pending) = (None, false);
+        if !self.grouped && self.outside_of_groups() == 0 && !stays {
+            self.coordinator = None;
         }
     }
 }

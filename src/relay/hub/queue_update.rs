@@ -1,4 +1,4 @@
-//! How a queue's entry is changed: counts, timers and the marks that follow.
+//! How a queue's entry is changed: counts, timers, and what subscribers are owed then.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use super::core::CauseWatch;
 use super::{
     core::Hub,
     fanout::{DueWalk, UpdateBatch},
-    queue_entry::{EntryBits, MarkOutcome, NotLive, QueueEntry, QueueState},
+    queue_entry::{EntryBits, EntryPhase, MarkOutcome, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::Timer,
 };
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Hub {
-    /// Counts consecutive notifications of one queue, and marks its subscribers once.
+    /// Counts consecutive notifications of one queue, and owes it to its subscribers once.
     pub(super) fn count_run(
         &self,
         entry: Arc<QueueEntry>,
@@ -86,7 +86,7 @@ impl Hub {
         self.finish(&mut batch);
     }
 
-    /// Changes a live entry of this queue under its lock, and marks its subscribers where `count`
+    /// Changes a live entry of this queue under its lock, and owes it to its subscribers where `count`
     /// returns true. All changes of a counter and all new timers go through here.
     pub(super) fn update(
         &self,
@@ -118,61 +118,64 @@ impl Hub {
         mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
         let measured = self.activity.is_measured();
-        let (wake, first, listed, active, is_counted) = loop {
-            let mut state = entry.lock();
-            match state.check_live() {
-                Ok(()) => {
-                    let before = state.counters;
-                    let sequence = before.sequence;
-                    let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
-                    let mut counted = count(&mut state);
-                    batch.wakes.accepted_at = if counted { now } else { Tick::default() };
-                    let mut more =
-                        (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
-                    if let Some(own_causes) = noted
-                        && state.counters.sequence != sequence
-                    {
-                        self.note_count(&entry, &mut state, own_causes, now);
-                    }
-                    let mut listed = false;
-                    if let Some(increments) = &self.increments {
-                        if state.count_passed_on(now) {
-                            increments.passed_on.fetch_add(1, Ordering::Relaxed);
-                            (counted, batch.wakes.accepted_at) = (true, now);
-                            more |= state.grouped && state.reconcile(now, &mut batch.wakes);
-                        }
-                        listed = self.list_increment(&entry, &mut state);
-                    }
-                    let wake = match counted || more {
-                        // Checked after the count: see `PatternOverflow::matches`.
-                        true if self.fanout.overflow.matches(entry.address()) => {
-                            state.mark_subscribers(None, more, &mut batch.wakes)
-                        }
-                        true => {
-                            state.mark_subscribers(Some(self.config.inline), more, &mut batch.wakes)
-                        }
-                        false => MarkOutcome::Done,
-                    };
-                    let is_counted = state.counters.sequence != sequence;
-                    if is_counted {
-                        state.settle(&self.fanout.revision);
-                    }
-                    let is_active = state.counters.notifications > before.notifications;
-                    let active = (measured && is_active).then(|| (before, state.counters));
-                    let first = state.rearm(&entry, &self.timers);
-                    break (wake, first, listed, active, is_counted);
-                }
-                Err(NotLive::Unattached) => {
+        let mut guard = loop {
+            let state = entry.lock_with_nodes();
+            match state.phase {
+                EntryPhase::Live => break state,
+                EntryPhase::New => {
                     drop(state);
-                    self.attach_patterns(&entry, now);
+                    self.join_groups(&entry, now);
                 }
-                Err(NotLive::Dead) => {
+                EntryPhase::Dead => {
                     drop(state);
                     self.entries.remove(&entry);
                     entry = self.make_entry(entry.address(), now);
                 }
             }
         };
+        let state = &mut *guard;
+        if self.has_sentinel() {
+            state.guard(&entry, now);
+        }
+        let before = state.counters;
+        let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
+        let counted = count(state);
+        batch.wakes.accepted_at = if counted { now } else { Tick::default() };
+        // Before a check is assigned: who is asked then is owed the count already.
+        let inline = self.config.inline;
+        let from = counted.then_some(&before);
+        let mut wake = state.owe_count(&entry, from, inline, &mut batch.wakes);
+        let mut more =
+            (reconcile || state.grouped) && state.reconcile(&entry, now, &mut batch.wakes);
+        if let Some(own_causes) = noted
+            && state.counters.sequence != before.sequence
+        {
+            self.note_count(&entry, state, own_causes, now);
+        }
+        let mut listed = false;
+        if let Some(increments) = &self.increments {
+            let before = state.counters;
+            if state.count_passed_on(now) {
+                increments.passed_on.fetch_add(1, Ordering::Relaxed);
+                batch.wakes.accepted_at = now;
+                let passed_on = state.owe_count(&entry, Some(&before), inline, &mut batch.wakes);
+                wake = wake.or(passed_on);
+                more |= state.grouped && state.reconcile(&entry, now, &mut batch.wakes);
+            }
+            listed = self.list_increment(&entry, state);
+        }
+        if more {
+            // The fan-out assigns the rest.
+            wake = wake.or(state.request_walk());
+        }
+        let is_counted = state.counters.sequence != before.sequence;
+        if is_counted {
+            state.settle(&self.fanout.revision);
+        }
+        let is_active = state.counters.notifications > before.notifications;
+        let active = (measured && is_active).then(|| (before, state.counters));
+        let first = state.rearm(&entry, &self.timers);
+        drop(guard);
         if first {
             self.timers.waker.wake();
         }

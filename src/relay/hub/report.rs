@@ -3,15 +3,16 @@
 //! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
 //! sentinel, or show that work must go to another member.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    cursor::AttachOutcome,
     fanout::UpdateBatch,
+    inbox::Reported,
     mailbox::{SubscriptionId, WakeBatch},
-    queue_entry::{QueueEntry, QueueState},
-    subscription::{CursorStart, Subscription},
+    queue_entry::{EntryPhase, QueueEntry, QueueState},
+    subscribe::MemberStart,
+    subscription::Subscription,
     sync::lock,
     timers::Timer,
 };
@@ -42,45 +43,52 @@ impl Hub {
             return Err(Error::invalid("queue_name", rule));
         }
         self.check_report(&subscription, report)?;
-        let entry = self.entry(&report.queue, now)?;
-        // A report may arrive before its queue is attached.
-        let attaching = lock(&subscription.attaching)
-            .as_ref()
-            .map(|one| one.resumed);
-        let mut cursors = subscription.lock();
-        // A pattern's listener may report a queue that was never notified, or that it has no cursor
-        // for.
-        let start = match (attaching, report.state) {
-            (Some(resumed), _) if subscription.names(&report.queue) => {
-                CursorStart::Resumed(resumed)
-            }
-            (_, ReportState::Busy) => CursorStart::Busy,
-            _ => CursorStart::EntryStart,
-        };
-        let (entry, attached) = self.attach(&subscription, &mut cursors, entry, start, now);
-        if attached == AttachOutcome::Closed {
-            // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
-            // decided then.
-            if planted!(ReportAfterEnd) {
-                return Ok(());
-            }
-            return Err(unknown_subscription());
-        }
+        let mut entry = self.entry(&report.queue, now)?;
         let mut batch = WakeBatch::default();
-        let (needs_reconcile, change) = cursors.report(&subscription, report, now, &mut batch);
-        drop(cursors);
+        let Reported {
+            needs_reconcile,
+            change,
+            ..
+        } = loop {
+            let mut guard = entry.lock_with_nodes();
+            match guard.phase {
+                EntryPhase::Live => {}
+                EntryPhase::New => {
+                    drop(guard);
+                    self.join_groups(&entry, now);
+                    continue;
+                }
+                EntryPhase::Dead => {
+                    drop(guard);
+                    self.entries.remove(&entry);
+                    entry = self.make_entry(&report.queue, now);
+                    continue;
+                }
+            }
+            let state = &mut *guard;
+            self.make_cursor(&subscription, (&entry, state), now);
+            let mut inbox = subscription.lock();
+            if inbox.closed {
+                // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
+                // decided then.
+                if planted!(ReportAfterEnd) {
+                    return Ok(());
+                }
+                return Err(unknown_subscription());
+            }
+            let reported = inbox.report(&subscription, (&entry, state), report, now);
+            drop(inbox);
+            if reported.ask_more > 0 {
+                state.ask_more(&entry, reported.ask_more, now, &mut batch);
+            }
+            break reported;
+        };
         self.change_load(change, now);
         batch.wake();
-        let new = !matches!(attached, AttachOutcome::Existing | AttachOutcome::Full);
-        if new {
-            // It may have been attached behind its queue's head.
-            subscription.mailbox.wake();
-        }
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.pattern_reported(&subscription, &report.queue, now);
         }
-        // An outdated report changes nothing, but it may have created the entry.
-        if needs_reconcile || new {
+        if needs_reconcile {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
         self.list_check(&entry);
@@ -88,6 +96,31 @@ impl Hub {
             self.wake_after(entry, delay, Timer::without_notification(), now);
         }
         Ok(())
+    }
+
+    /// Makes the cursor of a queue that is reported. A member joins its group first, if it was not
+    /// introduced yet. R8: the end of a busy listener sets a timer, also beyond the limits.
+    fn make_cursor(
+        &self,
+        subscription: &Arc<Subscription>,
+        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        now: Tick,
+    ) {
+        let group = subscription.group.as_ref();
+        if group.is_some_and(|group| state.has_room(&entry.config, group)) {
+            let when = (now, Duration::ZERO);
+            self.join_group(subscription, (entry, state), MemberStart::EntryStart, when);
+        }
+        let mut inbox = subscription.lock();
+        if inbox.closed || inbox.get(entry).is_some() {
+            return;
+        }
+        let is_named = subscription.names(entry.address());
+        let limits = &self.shared().cursors;
+        if !limits.take(subscription, inbox.len(), is_named) {
+            limits.take_beyond(subscription);
+        }
+        inbox.insert(entry, is_named);
     }
 
     /// Applies `change`, then runs the due work of the queue's groups and its sentinel.

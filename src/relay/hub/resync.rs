@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{QueueAddress, cluster::queue_hash},
+    types::{QueueAddress, WakeReason, cluster::queue_hash},
 };
 
 /// A walk, and its position.
@@ -166,11 +166,10 @@ impl Hub {
         };
         let mut batch = WakeBatch::default();
         for subscription in &subscriptions {
-            if subscription.group.is_none() && subscription.has_pattern() {
-                let mut cursors = subscription.lock();
-                cursors.request_pattern_checks(&subscription.selectors);
-                drop(cursors);
-                batch.mark_selectors(&subscription.mailbox);
+            if subscription.group.is_none() {
+                for pattern in subscription.patterns() {
+                    subscription.request_pattern_check(pattern, WakeReason::CatchUp, &mut batch);
+                }
             }
         }
         batch.wake();

@@ -137,8 +137,8 @@ impl Hub {
 }
 
 impl QueueEntry {
-    pub(super) fn stats(&self, now: Tick) -> QueueStats {
-        let state = self.lock();
+    pub(super) fn stats(self: &Arc<Self>, now: Tick) -> QueueStats {
+        let state = self.lock_with_nodes();
         let (messages, reported_at) = state.depth;
         let depth = Some((messages, now.since(reported_at)));
         QueueStats {
@@ -160,8 +160,8 @@ impl QueueEntry {
 
 impl Subscription {
     pub(super) fn stats(&self, now: Tick) -> ListenerStats {
-        let cursors = self.lock();
-        let (busy, behind) = cursors.busy_and_behind(self, now);
+        let inbox = self.lock();
+        let (busy, behind) = inbox.busy_and_behind(self, now);
         ListenerStats {
             listener_id: self.listener_id.clone(),
             subscription: self.id,
@@ -170,15 +170,15 @@ impl Subscription {
             capacity: self.mailbox.capacity,
             visibility_timeout: self.visibility_timeout,
             connected_for: now.since(self.since),
-            queues: cursors.list.len(),
+            queues: self.queues(),
             busy,
             behind,
-            active_dequeue_tasks: cursors.active_dequeue_tasks,
-            total_dequeue_tasks: cursors.total_dequeue_tasks,
+            active_dequeue_tasks: inbox.active_dequeue_tasks,
+            total_dequeue_tasks: inbox.total_dequeue_tasks,
             group: self.group.clone(),
             polling: self.mailbox.polls(now),
-            silent_for: cursors.silent_for(self, now),
-            busy_for: cursors.busy_for(now),
+            silent_for: inbox.silent_for(self, now),
+            busy_for: inbox.busy_for(now),
             lost_for: None,
             agent: self.mailbox.is_agent,
         }

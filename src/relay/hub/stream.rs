@@ -12,7 +12,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 
 #[cfg(test)]
 use super::wake_builder::WakeBuilder;
-use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder::WakeSink};
+use super::{core::Hub, inbox::Filled, subscription::Subscription, wake_builder::WakeSink};
 use crate::{
     base::clock::Tick,
     types::{
@@ -72,6 +72,10 @@ const THROTTLE: Duration = Duration::from_millis(5);
 /// without a pause, and a pattern of a million queues does not keep a core for seconds.
 const UNPACED: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Cursors that are visited to drop settled ones, at a heartbeat and beside a Wake.
+const SWEPT: usize = 1024;
+const SWEPT_BESIDE: usize = 8;
 
 impl SubscriberStream {
     pub(crate) fn new(
@@ -176,7 +180,7 @@ impl SubscriberStream {
         if now < self.throttled_until {
             return StreamAction::Wait(self.throttled_until);
         }
-        let attached = self.hub.attach_some(&self.subscription, now);
+        let introduced = self.hub.introduce_some(&self.subscription, now);
         // C9: the end of `degraded` is told at once as well.
         let degraded = self.hub.is_degraded(now);
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
@@ -187,9 +191,9 @@ impl SubscriberStream {
         if silent {
             self.subscription.end_spread(now);
         }
-        // The queues that are not attached may have changed before.
+        // The queues that are not introduced may have changed before.
         let draws =
-            attached && self.subscription.group.is_none() && (silent || now >= self.drawing_at());
+            introduced && self.subscription.group.is_none() && (silent || now >= self.drawing_at());
         if draws {
             self.drawn_at = now;
         }
@@ -198,7 +202,7 @@ impl SubscriberStream {
         if filled.entries > 0 {
             self.hub.load.note_sent(filled.requested);
             self.lifecycle.sent_at = now;
-            let complete = attached && filled.complete;
+            let complete = introduced && filled.complete;
             self.consecutive_wakes = if complete {
                 0
             } else {
@@ -211,12 +215,16 @@ impl SubscriberStream {
             if filled.complete && filled.fewest >= self.throttle_from {
                 self.throttled_until = now + THROTTLE;
             }
+            // Each new cursor pays for the visit of two others.
+            let most = 2 * filled.entries + SWEPT_BESIDE;
+            self.hub.sweep(&self.subscription, most, now);
             return StreamAction::Send(StreamMessage::Wake(filled));
         }
-        if !attached || !filled.complete {
+        if !introduced || !filled.complete {
             return StreamAction::Yield;
         }
         if silent || draws {
+            self.hub.sweep(&self.subscription, SWEPT, now);
             let resume = self.subscription.take_resume().unwrap_or_default();
             return self.heartbeat(degraded, resume, now);
         }

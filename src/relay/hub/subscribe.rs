@@ -1,42 +1,73 @@
-//! Attaches a subscription's cursors to its queues' entries, and detaches them.
+//! Opens and ends subscriptions.
 //!
-//! R4: register first, then take the snapshot: a cursor is registered and reads its queue's
-//! counters under one lock, and a pattern is in the index before the map is walked. A new entry is
-//! in the map before that index is read. So neither can miss the other.
+//! R4: register first, then take the snapshot: a subscription is in its queues' lists and in its
+//! patterns' nodes before it reads their counters, and a new entry is in the map before it looks for
+//! its nodes. So neither can miss the other.
 //!
-//! A subscription may match a million queues, so both go in steps: no call attaches or detaches
-//! more than [`STEP`] cursors. A stream attaches its cursors between its messages; the fan-out's
-//! task detaches those of a closed stream.
+//! The queues that a subscription names are registered in the one call. The known queues of its
+//! patterns are *introduced* in steps, between the stream's messages: those that changed since the
+//! subscriber was told get a CATCH_UP, up to a limit, and a member joins the queues' groups. The
+//! fan-out's task detaches what a closed stream leaves.
 
-use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
+use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
-    attaching::Attaching,
+    config::CoordinatorConfig,
     core::{Detaching, Hub},
+    counters::Counters,
     cursor_pool::CursorPool,
     decisions::{Decision, DecisionKind},
     interest::Interest,
     load::LoadChange,
-    mailbox::SubscriptionId,
+    mailbox::{SubscriptionId, WakeBatch},
+    members::Subscriber,
+    pattern_node::PatternNode,
+    queue_entry::{EntryBits, EntryPhase, QueueEntry, QueueState},
     resume::Resumption,
-    subscription::{CursorStart, Subscription},
-    sync::{lock, write},
+    subscription::{Owed, Subscription},
+    sync::lock,
     timers::Timer,
 };
 use crate::{
     base::{backoff::jitter, clock::Tick, fault::planted},
-    error::Result,
-    types::{QueueAddress, Selector, SubscribeOptions},
+    error::{Error, ErrorKind, Result},
+    types::{GroupName, QueueAddress, Selector, SubscribeOptions},
 };
 
-/// The most cursors that one step attaches or detaches, and queues that it visits: some hundred
-/// microseconds.
+/// The queues of a subscription's patterns that were not introduced yet.
+pub(super) struct Introduction {
+    /// The nodes that are still to be walked, and the last queue of the present walk.
+    nodes: Vec<Arc<PatternNode>>,
+    walked: Option<QueueAddress>,
+    /// The subscriber has all changes up to this revision.
+    resumed: Option<u64>,
+    /// The queues with a CATCH_UP so far.
+    named: usize,
+}
+
+/// The position at which a member joins a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MemberStart {
+    /// At the entry's start: the subscription is older than the entry.
+    EntryStart,
+    /// At the head. It is uncertain whether the group has seen all of it.
+    Head,
+}
+
+/// The queues that one step visits: some hundred microseconds.
 const STEP: usize = 256;
 /// Steps that a call runs at once. They suffice for most subscriptions.
 const FIRST: usize = 2;
+/// The most queues of its patterns that a new subscription is told by name. Where there are more, it
+/// checks all queues of the pattern that it knows.
+const NAMED: usize = 1024;
 /// The delay of a busy listener's queue beyond its visibility time-out, after which its messages
 /// are certainly visible again (R8: a busy listener's end sets a timer).
 const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
+/// A new stream with at least this many queues gets its overdue checks spread, by this much for
+/// each queue.
+const SPREAD_FROM: usize = 64;
+const SPREAD: Duration = Duration::from_millis(1);
 
 impl Hub {
     /// As [`Hub::subscribe_in`], without a pool.
@@ -51,8 +82,8 @@ impl Hub {
         self.subscribe_in(None, id, options, now, rng)
     }
 
-    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. It attaches the first
-    /// queues; [`Hub::attach_some`] attaches the others. Its cursors count in the pool as well.
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. [`Hub::introduce_some`]
+    /// introduces the queues of its patterns. Its cursors count in the pool as well.
     ///
     /// # Errors
     /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
@@ -69,120 +100,257 @@ impl Hub {
         let life = (self.config.epoch, self.config.seed);
         let interest = Interest::new(id, options, life, now).in_pool(pool);
         let subscription = Arc::new(Subscription::new(interest));
-        let reserved = self.admit(&subscription, now)?;
+        let entries = self.admit(&subscription, now)?;
         let resumption = self.resumption(options, subscription.digest);
         let resumed = resumption.since();
         if resumption == Resumption::OtherEpoch {
             let spread = jitter(self.config.catch_up_spread, rng);
             subscription.lock().catch_up_at = now + spread;
         }
-        // R4: registered before the map is walked.
-        let pattern = subscription.has_pattern();
-        if pattern && !planted!(PatternRegistersLate) {
-            write(&self.patterns).insert(&subscription);
-        }
-        // One member checks for a new group: `join_pattern_checks` requests that. For a subscriber that
-        // resumes, `attach_some` decides this at the end.
-        let told = options.group.is_none() && resumed.is_none();
-        if pattern && told {
-            subscription
-                .lock()
-                .request_pattern_checks(&subscription.selectors);
-        }
-        *lock(&subscription.attaching) = Some(Box::new(Attaching {
-            selectors: 0,
-            reserved,
-            patterns: Vec::new(),
-            walked: None,
-            resumed,
-        }));
+        self.change_load(LoadChange::of_pairs(subscription.pairs()), now);
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
         self.note_found(&options.listener_id, now);
-        for _ in 0..FIRST {
-            if self.attach_some(&subscription, now) {
-                break;
-            }
+        let mut batch = WakeBatch::default();
+        for entry in entries {
+            self.join_named(&subscription, entry, resumed, now, &mut batch);
         }
-        if pattern && planted!(PatternRegistersLate) {
-            write(&self.patterns).insert(&subscription);
-        }
-        if pattern {
-            self.join_pattern_checks(&subscription, now);
-            self.fire_pattern_checks(now);
+        if subscription.has_pattern() {
+            self.join_patterns(&subscription, resumed, now);
         }
         Ok(subscription)
     }
 
-    /// Attaches the next queues of a subscription; returns whether all are attached. It may wake
-    /// other members, but not this stream: the stream calls it before it fills a Wake.
-    pub(crate) fn attach_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
-        let mut guard = lock(&subscription.attaching);
-        let Some(attaching) = guard.as_mut() else {
+    fn join_patterns(&self, subscription: &Arc<Subscription>, resumed: Option<u64>, now: Tick) {
+        // One member checks for a new group: `join_pattern_checks` requests that. For a subscriber that
+        // resumes, the introduction decides this at its end.
+        if subscription.group.is_none() && resumed.is_none() {
+            let mut inbox = subscription.lock();
+            inbox.request_pattern_checks(&subscription.selectors);
+        }
+        // R4: in the nodes before the map is walked.
+        let nodes = self.shared().patterns.join(subscription);
+        self.join_pattern_checks(subscription, &nodes, now);
+        *lock(&subscription.introduction) = Some(Box::new(Introduction {
+            nodes,
+            walked: None,
+            resumed,
+            named: 0,
+        }));
+        for _ in 0..FIRST {
+            if self.introduce_some(subscription, now) {
+                break;
+            }
+        }
+        self.fire_pattern_checks(now);
+    }
+
+    /// Registers a subscription at a queue that it names.
+    fn join_named(
+        &self,
+        subscription: &Arc<Subscription>,
+        mut entry: Arc<QueueEntry>,
+        resumed: Option<u64>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        let spread = match subscription.selectors.len() {
+            0..SPREAD_FROM => Duration::ZERO,
+            many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
+        };
+        let mut guard = loop {
+            let state = entry.lock_with_nodes();
+            if !state.is_dead() {
+                break state;
+            }
+            drop(state);
+            self.entries.remove(&entry);
+            entry = self.make_entry(entry.address(), now);
+        };
+        let state = &mut *guard;
+        if let Some(group) = &subscription.group
+            && state.has_room(&entry.config, group)
+        {
+            self.join_group(
+                subscription,
+                (&entry, state),
+                MemberStart::Head,
+                (now, spread),
+            );
+        } else {
+            // A member that the queue has no room for is woken as a subscriber without a group; it
+            // resumes by no number.
+            state.start_sentinel(&entry, now, spread);
+            state.subscribers.insert(subscription);
+            state.told = 0;
+            subscription.lock().note_position(&entry, state);
+            let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
+            if !is_told {
+                subscription.owe(&entry, state, Owed::CatchUp, batch);
+            }
+        }
+        note_joined(subscription, &entry, state, now);
+        drop(guard);
+        if subscription.group.is_some() || self.has_sentinel() {
+            self.reconcile(entry, now, |_| {});
+        }
+    }
+
+    pub(super) fn has_sentinel(&self) -> bool {
+        !self.config.coordinator.sentinel_interval.is_zero()
+    }
+
+    /// Has a member join its group on a queue, unless it has joined.
+    pub(super) fn join_group(
+        &self,
+        subscription: &Arc<Subscription>,
+        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        start: MemberStart,
+        (now, spread): (Tick, Duration),
+    ) -> bool {
+        let Some(group) = &subscription.group else {
+            return false;
+        };
+        let is_named = subscription.names(entry.address());
+        let mut inbox = subscription.lock();
+        let known = inbox.get(entry).is_some_and(|one| one.member_id.is_some());
+        if inbox.closed || known {
+            return false;
+        }
+        let limits = &self.shared().cursors;
+        let has_cursor = inbox.get(entry).is_some();
+        if !has_cursor && !limits.take(subscription, inbox.len(), is_named) {
+            return false;
+        }
+        // The group's position counts.
+        let position = match start {
+            MemberStart::EntryStart => (Counters::starting_at(state.start), false),
+            MemberStart::Head => (state.counters, true),
+        };
+        let member = Subscriber {
+            subscription: Arc::clone(subscription),
+            by_pattern: !is_named,
+        };
+        let member_id = state.join(entry, (group, member), position, (now, spread));
+        inbox.insert(entry, is_named).member_id = Some(member_id);
+        true
+    }
+
+    /// Has the members of a new entry's patterns join its groups. A subscription that joins its nodes
+    /// later finds the entry in the map.
+    pub(super) fn join_groups(&self, entry: &Arc<QueueEntry>, now: Tick) {
+        let mut guard = entry.lock_with_nodes();
+        let state = &mut *guard;
+        if state.phase != EntryPhase::New {
+            return;
+        }
+        state.phase = EntryPhase::Live;
+        for node in state.nodes.clone() {
+            match &node.group {
+                None if node.len() > 0 => state.start_sentinel(entry, now, Duration::ZERO),
+                None => {}
+                Some(_) => self.join_members(&node, (entry, state), now),
+            }
+        }
+    }
+
+    fn join_members(
+        &self,
+        node: &PatternNode,
+        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        now: Tick,
+    ) {
+        let start = (MemberStart::EntryStart, (now, Duration::ZERO));
+        let mut after = None;
+        loop {
+            let some = node.some_after(after, STEP);
+            for one in &some {
+                self.join_by_pattern(one, node, (entry, state), start);
+            }
+            after = some.last().map(|one| one.id);
+            if some.len() < STEP {
+                return;
+            }
+        }
+    }
+
+    /// Has a member join the group of a queue that its pattern matches, where there is room.
+    fn join_by_pattern(
+        &self,
+        subscription: &Arc<Subscription>,
+        node: &PatternNode,
+        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        (start, when): (MemberStart, (Tick, Duration)),
+    ) {
+        let inbox = subscription.lock();
+        let known = inbox.get(entry).is_some_and(|one| one.member_id.is_some());
+        if inbox.closed || known {
+            return;
+        }
+        drop(inbox);
+        let group = subscription.group.as_ref();
+        let has_room = group.is_some_and(|group| state.has_room(&entry.config, group));
+        if has_room && self.join_group(subscription, (entry, &mut *state), start, when) {
+            note_joined(subscription, entry, state, when.0);
+        } else {
+            // Its counts are owed to the subscription under the pattern's own name.
+            node.set_has_others();
+            state.told = 0;
+        }
+    }
+
+    /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
+    pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
+        let mut guard = lock(&subscription.introduction);
+        let Some(introduction) = guard.as_mut() else {
             return true;
         };
         let mut left = STEP;
-        while left > 0 && self.attach_next(subscription, attaching, &mut left, now) {}
+        let mut batch = WakeBatch::default();
+        while left > 0 {
+            let Some(node) = introduction.nodes.last().cloned() else {
+                break;
+            };
+            let ends = !self.introduce(
+                subscription,
+                introduction,
+                &node,
+                &mut left,
+                now,
+                &mut batch,
+            );
+            if ends {
+                introduction.nodes.pop();
+                introduction.walked = None;
+            }
+        }
         let done = left > 0;
         if done {
-            // Decided when all queues of the map are attached: each queue that is forgotten from
-            // now on has a cursor of this subscription.
-            if attaching
-                .resumed
-                .is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since))
-            {
-                subscription
-                    .lock()
-                    .request_pattern_checks(&subscription.selectors);
+            // Decided when all queues of the map are introduced: each queue that is forgotten from now
+            // on is told as forgotten.
+            let since = introduction.resumed;
+            let lacks =
+                since.is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since));
+            if lacks {
+                let mut inbox = subscription.lock();
+                inbox.request_pattern_checks(&subscription.selectors);
             }
             *guard = None;
         }
         done
     }
 
-    /// Attaches the next queue, or the next few of a pattern; returns `false` at the end.
-    fn attach_next(
+    /// Introduces a pattern's next queues in the map; returns whether there may be more.
+    fn introduce(
         &self,
         subscription: &Arc<Subscription>,
-        attaching: &mut Attaching,
+        introduction: &mut Introduction,
+        node: &PatternNode,
         left: &mut usize,
         now: Tick,
+        batch: &mut WakeBatch,
     ) -> bool {
-        if let Some(selector) = subscription.selectors.get(attaching.selectors) {
-            attaching.selectors += 1;
-            if selector.is_pattern() {
-                attaching.patterns.push(selector.clone());
-                return true;
-            }
-            *left -= 1;
-            let start = CursorStart::Resumed(attaching.resumed);
-            attaching.reserved.use_next(|entry| {
-                self.attach_one(subscription, Arc::clone(entry), start, now);
-            });
-            return true;
-        }
-        let Some(pattern) = attaching.patterns.last() else {
-            return false;
-        };
-        let start = CursorStart::Resumed(attaching.resumed);
-        let walked = &mut attaching.walked;
-        if !self.attach_range(subscription, pattern, walked, left, (start, now)) {
-            attaching.patterns.pop();
-            attaching.walked = None;
-        }
-        true
-    }
-
-    /// Attaches the pattern's next queues in the map; returns whether there may be more.
-    fn attach_range(
-        &self,
-        subscription: &Arc<Subscription>,
-        pattern: &Selector,
-        walked: &mut Option<QueueAddress>,
-        left: &mut usize,
-        (start, now): (CursorStart, Tick),
-    ) -> bool {
-        let (limit, beginning) = (*left, pattern.beginning());
-        let from = match walked.as_ref() {
+        let (limit, beginning) = (*left, node.selector.beginning());
+        let from = match introduction.walked.as_ref() {
             Some(after) => Bound::Excluded(after.borrow()),
             None => Bound::Included(beginning),
         };
@@ -190,17 +358,158 @@ impl Hub {
         let more = entries.len() == limit;
         for entry in entries {
             *left -= 1;
-            let address = entry.address().clone();
-            let text: &str = address.borrow();
+            let text: &str = entry.address().borrow();
             if !text.starts_with(beginning) {
                 return false;
             }
-            if pattern.matches(&address) {
-                self.attach_one(subscription, entry, start, now);
+            introduction.walked = Some(entry.address().clone());
+            if !node.selector.matches(entry.address()) {
+                continue;
             }
-            *walked = Some(address);
+            if introduction.named >= NAMED && subscription.group.is_none() {
+                // The others are checked under the pattern's own name.
+                node.set_needed();
+                subscription.request_pattern_check(
+                    &node.selector,
+                    crate::types::WakeReason::CatchUp,
+                    batch,
+                );
+                return false;
+            }
+            self.introduce_one(subscription, introduction, node, entry, now, batch);
         }
         more
+    }
+
+    fn introduce_one(
+        &self,
+        subscription: &Arc<Subscription>,
+        introduction: &mut Introduction,
+        node: &PatternNode,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        let mut guard = entry.lock_with_nodes();
+        let state = &mut *guard;
+        // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
+        if state.is_dead() || subscription.names(entry.address()) {
+            return;
+        }
+        if subscription.group.is_some() {
+            let start = (MemberStart::Head, (now, Duration::ZERO));
+            self.join_by_pattern(subscription, node, (&entry, state), start);
+        } else {
+            state.start_sentinel(&entry, now, Duration::ZERO);
+            let since = introduction.resumed;
+            let is_told = since.is_some_and(|revision| state.changed_at <= revision);
+            if !is_told {
+                introduction.named += 1;
+                subscription.owe(&entry, state, Owed::CatchUp, batch);
+            }
+            state.told = 0;
+            note_joined(subscription, &entry, state, now);
+        }
+        drop(guard);
+        if subscription.group.is_some() || self.has_sentinel() {
+            self.reconcile(entry, now, |_| {});
+        }
+    }
+
+    /// Makes the entries of the queues that the subscription names, and counts them in the limits.
+    ///
+    /// # Errors
+    /// `Exhausted` where a limit is reached; nothing was made then.
+    fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Vec<Arc<QueueEntry>>> {
+        let exact = subscription.selectors.iter();
+        let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
+        let limits = &self.shared().cursors;
+        let (count, limit) = (exact.len() as u64, limits.most_per_stream);
+        if exact.len() > limit {
+            return Err(too_many_cursors("a stream", limit));
+        }
+        if !limits.take_below(subscription, count, limits.most) {
+            return Err(self.too_many_cursors(subscription, exact.len()));
+        }
+        let made = self.make_named(&exact, subscription.group.as_ref(), now);
+        if made.is_err() {
+            limits.give_back(subscription, count);
+        }
+        made
+    }
+
+    fn make_named(
+        &self,
+        exact: &[QueueAddress],
+        group: Option<&GroupName>,
+        now: Tick,
+    ) -> Result<Vec<Arc<QueueEntry>>> {
+        let mut missing = Vec::new();
+        let mut new_groups = 0;
+        for address in exact {
+            let entry = self.entries.get(address);
+            if let Some(group) = group {
+                new_groups += self.check_group(address, entry.as_ref(), (group, new_groups))?;
+            }
+            if entry.is_none() {
+                missing.push(address);
+            }
+        }
+        if !missing.is_empty() {
+            // Under this lock no queue is made for another request.
+            let mut eviction = lock(&self.eviction);
+            missing.retain(|address| self.entries.get(address).is_none());
+            let own = || exact.iter().collect::<HashSet<_>>();
+            self.make_room(&mut eviction, &missing, own, now)?;
+            missing
+                .iter()
+                .for_each(|address| _ = self.make_entry(address, now));
+        }
+        let entries = exact.iter().map(|address| self.make_entry(address, now));
+        Ok(entries.collect())
+    }
+
+    /// Returns the groups that joining this one makes, 0 or 1, where the request makes `new` before
+    /// it. Where other groups take the room before this one joins, it is not made.
+    fn check_group(
+        &self,
+        address: &QueueAddress,
+        entry: Option<&Arc<QueueEntry>>,
+        (group, new): (&GroupName, u64),
+    ) -> Result<u64> {
+        let config = &self.coordinator_config;
+        let state = entry.map(|entry| entry.lock());
+        let coordinator = state.as_ref().and_then(|state| state.coordinator.as_ref());
+        if coordinator.is_some_and(|coordinator| coordinator.knows(group)) {
+            return Ok(0);
+        }
+        let is_full = !config.has_room(new);
+        let has_room = coordinator.is_none_or(|coordinator| coordinator.has_room(group));
+        if has_room && !is_full {
+            return Ok(1);
+        }
+        let message = match is_full {
+            true => format!(
+                "group: the limit of {} groups of this relay is reached",
+                config.max_groups
+            ),
+            false => format!(
+                "group: the limit of {} groups of `{address}` is reached",
+                config.max_groups_per_queue
+            ),
+        };
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    /// Names the limit that left no room for this many named queues.
+    fn too_many_cursors(&self, subscription: &Subscription, named: usize) -> Error {
+        match &subscription.pool {
+            Some(pool) if pool.taken() + named as u64 > pool.limit() => too_many_cursors(
+                "a principal",
+                usize::try_from(pool.limit()).unwrap_or(usize::MAX),
+            ),
+            _ => too_many_cursors("this relay", self.shared().cursors.most),
+        }
     }
 
     /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
@@ -208,36 +517,65 @@ impl Hub {
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
         lock(&self.detaching).at_work += 1;
         lock(&self.subscriptions).remove(&subscription.id);
-        *lock(&subscription.attaching) = None;
-        if subscription.has_pattern() {
-            write(&self.patterns).remove(subscription);
-            self.leave_pattern_checks(subscription, now);
-        }
-        let mut cursors = subscription.lock();
-        let reports = cursors.reports;
-        let reserved = std::mem::take(&mut cursors.reserved);
-        let (was_awake, polled) = cursors.stream_load();
+        *lock(&subscription.introduction) = None;
+        let mut inbox = subscription.lock();
+        let reports = inbox.reports;
+        let (was_awake, polled) = inbox.stream_load();
+        let was_open = !inbox.closed;
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
-            cursors: cursors.close(),
+            cursors: inbox.close(),
             reports,
             closed_at: now,
         };
-        drop(cursors);
-        let change = LoadChange {
-            awake: -i64::from(was_awake),
-            polling: -i64::from(polled),
-            ..LoadChange::default()
-        };
-        self.change_load(change, now);
-        self.cursors_left(subscription, reserved.into());
-        // A closed subscription is not inserted again.
-        self.fanout.overflow.remove(subscription);
+        drop(inbox);
+        if was_open {
+            let change = LoadChange {
+                pairs: -subscription.pairs(),
+                awake: -i64::from(was_awake),
+                polling: -i64::from(polled),
+                ..LoadChange::default()
+            };
+            self.change_load(change, now);
+            self.leave_named(subscription, now);
+        }
+        if subscription.has_pattern() {
+            self.shared().patterns.leave(subscription);
+            self.leave_pattern_checks(subscription, now);
+        }
         let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
         lock(&self.detaching).put_back((!done).then_some(detaching));
         if !done {
             self.fanout.waker.wake();
         }
+    }
+
+    /// Removes the subscription from the lists of the queues that it names.
+    fn leave_named(&self, subscription: &Arc<Subscription>, now: Tick) {
+        let mut count = 0;
+        for address in subscription
+            .selectors
+            .iter()
+            .filter_map(Selector::as_address)
+        {
+            count += 1;
+            let Some(entry) = self.entries.get(&address) else {
+                continue;
+            };
+            let mut state = entry.lock();
+            if !state.subscribers.contains(subscription.id) {
+                continue;
+            }
+            let needs_reconcile = state.remove_subscriber(subscription.id, now);
+            entry.note(&mut state, |sequence| {
+                Decision::about(subscription, DecisionKind::Left, sequence, now)
+            });
+            drop(state);
+            if needs_reconcile {
+                self.reconcile(entry, now, |_| {});
+            }
+        }
+        self.shared().cursors.give_back(subscription, count);
     }
 
     /// Detaches some cursors of closed subscriptions; returns whether there are more.
@@ -253,22 +591,25 @@ impl Hub {
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
         let mut change = LoadChange::default();
-        for cursor in detaching.cursors.next(STEP) {
-            self.cursors_left(&subscription, 1);
-            change = change.plus(LoadChange::of_detached(&cursor));
+        for (_, cursor) in detaching.cursors.by_ref().take(STEP) {
+            if !cursor.is_named {
+                self.shared().cursors.give_back(&subscription, 1);
+            }
+            change = change.plus(LoadChange::of_tasks(cursor.tasks, 0));
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
             let mut state = cursor.entry.lock();
             state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
-            let needs_reconcile = match cursor.member_id() {
+            state.held -= u32::from(cursor.holds);
+            let needs_reconcile = match cursor.member_id {
                 Some(member_id) => {
                     state.leave(member_id, busy, now);
+                    cursor.entry.note(&mut state, |sequence| {
+                        Decision::about(&subscription, DecisionKind::Left, sequence, now)
+                    });
                     true
                 }
-                None => state.remove_subscriber(cursor.key, now),
+                None => state.subscriber_left(subscription.id, now),
             };
-            cursor.entry.note(&mut state, |sequence| {
-                Decision::about(&subscription, DecisionKind::Left, sequence, now)
-            });
             drop(state);
             if needs_reconcile || busy {
                 // R16: redelivered at once, and by a timer when its messages are visible again.
@@ -285,6 +626,48 @@ impl Hub {
             }
         }
         self.change_load(change, now);
-        detaching.cursors.is_empty()
+        detaching.cursors.len() == 0
     }
+
+    /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
+    pub(super) fn sweep(&self, subscription: &Arc<Subscription>, most: usize, now: Tick) {
+        let settled = subscription.lock().settled(subscription, most, now);
+        for entry in settled {
+            let mut state = entry.lock();
+            if state.is_walked() {
+                continue;
+            }
+            let mut inbox = subscription.lock();
+            inbox.lapse((&entry, &mut state), subscription, now);
+            if let Some(cursor) = inbox.remove_settled(&entry, subscription, now) {
+                state.held -= u32::from(cursor.holds);
+                if !cursor.is_named {
+                    self.shared().cursors.give_back(subscription, 1);
+                }
+            }
+        }
+    }
+}
+
+impl QueueState {
+    /// Returns whether the queue and the relay have room for this group.
+    pub(super) fn has_room(&self, config: &CoordinatorConfig, group: &GroupName) -> bool {
+        match &self.coordinator {
+            Some(coordinator) => coordinator.has_room(group),
+            None => config.has_room(0),
+        }
+    }
+}
+
+fn note_joined(subscription: &Interest, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
+    state.bits.remove(EntryBits::UNSERVED);
+    entry.note(state, |sequence| {
+        Decision::about(subscription, DecisionKind::Joined, sequence, now)
+    });
+}
+
+#[cold]
+fn too_many_cursors(of: &str, limit: usize) -> Error {
+    let message = format!("selectors: the limit of {limit} subscribed queues of {of} is reached");
+    Error::new(ErrorKind::Exhausted, message)
 }

@@ -1,73 +1,88 @@
-//! A subscriber: its request, its mailbox and its cursors.
+//! A subscriber: its request, its stream's state and its inbox.
 //!
-//! A notification marks the cursors of its queue in the mailbox, and wakes the stream if nothing
-//! was marked before. The stream clears the marks, then compares the marked cursors with their
-//! queues (R5: clear the mark, then read). So a subscriber costs the same for any number of
-//! notifications, however slowly it reads.
+//! A notification owes the queue to its subscribers, and wakes those streams that were owed nothing
+//! before. A stream takes what it is owed: the difference between its queue's head and the position
+//! from which it is owed. So a subscriber costs the same for any number of notifications, however
+//! slowly it reads.
 
-use std::{fmt, ops::Deref, sync::Arc, task::Waker, time::Duration};
+use std::{fmt, ops::Deref, sync::Arc, task::Waker};
 
 use super::{
-    attaching::Attaching,
     coordinator::MemberId,
     counters::Counters,
-    cursor::{AttachOutcome, Cursor},
-    cursors::{Cursors, Filled},
-    decisions::{Decision, DecisionKind},
+    decisions::Decision,
+    inbox::{Filled, Inbox},
     interest::Interest,
-    queue_entry::{EntryBits, QueueEntry, QueueState},
+    mailbox::WakeBatch,
+    members::Assignment,
+    queue_entry::{QueueEntry, QueueState},
     resume::ResumePoint,
-    subscribers::Subscriber,
+    subscribe::Introduction,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
-    wake_builder::WakeSink,
+    wake_builder::{Target, WakeEntry, WakeSink},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::ResumeNumber,
+    types::{ResumeNumber, WakeReason},
 };
 
 /// One stream's subscription.
 pub(crate) struct Subscription {
     interest: Interest,
-    cursors: Mutex<Cursors>,
-    /// The queues to be attached. Locked before the cursors.
-    pub(super) attaching: Mutex<Option<Box<Attaching>>>,
+    inbox: Mutex<Inbox>,
+    /// The queues of its patterns that it was not told of yet. Locked before the inbox.
+    pub(super) introduction: Mutex<Option<Box<Introduction>>>,
 }
 
-/// The position at which a new cursor starts.
+/// What a subscriber is owed on a queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum CursorStart {
-    /// At the entry's start: the subscription is older than the entry.
-    EntryStart,
-    /// The same, for a listener that reports that it has messages: once its report was accepted it
-    /// has a cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is
-    /// none.
-    Busy,
-    /// At the head. A CATCH_UP is pending, unless the subscriber has all changes up to this revision
-    /// and the queue has not changed since.
-    Resumed(Option<u64>),
+pub(super) enum Owed {
+    /// Events after this position.
+    Events(Counters),
+    /// R2: a CATCH_UP.
+    CatchUp,
+    /// The sentinel's check.
+    Check,
 }
 
-/// A new stream with at least this many queues gets its overdue checks spread, by this much for
-/// each queue.
-const SPREAD_FROM: usize = 64;
-const SPREAD: Duration = Duration::from_millis(1);
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owing {
+    /// It is owed.
+    Done,
+    /// The stream has taken it already: it is owed nothing.
+    UpToDate,
+    /// The subscription has ended.
+    Ended,
+    /// There was no room for a cursor: it is told under a pattern's own name.
+    ByPattern,
+}
+
+/// The result of sending what is due on a queue.
+enum Sent {
+    Nothing,
+    /// Its CATCH_UP waits.
+    Delayed,
+    NoRoom,
+    /// An entry for this many notifications.
+    Entry(u64, WakeReason),
+}
 
 /// A queue that waits for a member's stream.
 type Waiting = (Arc<QueueEntry>, MemberId);
 
 impl Subscription {
     pub(super) fn new(interest: Interest) -> Self {
-        let cursors = Cursors::new(interest.since, interest.selectors.len());
+        let inbox = Inbox::new(interest.since);
         Self {
             interest,
-            cursors: Mutex::new(cursors),
-            attaching: Mutex::new(None),
+            inbox: Mutex::new(inbox),
+            introduction: Mutex::new(None),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Cursors> {
-        lock(&self.cursors)
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inbox> {
+        lock(&self.inbox)
     }
 
     /// The transport got a frame of the stream.
@@ -75,59 +90,308 @@ impl Subscription {
         self.mailbox.begin_send();
     }
 
-    /// Returns some of the queues that waited until the stream had sent its messages, or `None`
-    /// where none is left to reconcile now.
-    pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
-        let turns = self.mailbox.take_turns(most);
-        if turns.is_empty() {
-            return None;
-        }
-        let cursors = self.lock();
-        let queue = |at| {
-            let cursor: &Cursor = cursors.list.get(at)?;
-            Some((Arc::clone(&cursor.entry), cursor.member_id()?))
-        };
-        Some(turns.into_iter().filter_map(queue).collect())
-    }
-
     /// Registers the waker; call this before each [`Subscription::fill`] that may find nothing.
     pub(crate) fn register(&self, waker: &Waker) {
         self.mailbox.register(waker);
     }
 
-    /// Fills a Wake from the marked cursors: at most one entry per queue. Entries without room stay
-    /// marked and follow in the next Wake. With `revision` a resume number is drawn.
+    /// Owes the subscriber something on a queue whose entry the caller has locked. It is owed each
+    /// event once.
+    pub(super) fn owe(
+        self: &Arc<Self>,
+        entry: &Arc<QueueEntry>,
+        state: &mut QueueState,
+        owed: Owed,
+        batch: &mut WakeBatch,
+    ) -> Owing {
+        batch.add_work(1);
+        let mut inbox = self.lock();
+        if inbox.closed {
+            return Owing::Ended;
+        }
+        if inbox.get(entry).is_none() {
+            let is_named = self.names(entry.address());
+            // A member has a cursor where it has joined the queue's group.
+            let is_member = self.group.is_some() && !is_named;
+            if is_member
+                || !entry
+                    .config
+                    .shared
+                    .cursors
+                    .take(self, inbox.len(), is_named)
+            {
+                let reason = match owed {
+                    Owed::Check => WakeReason::Sentinel,
+                    Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
+                };
+                self.owe_by_pattern(&mut inbox, entry, reason, batch);
+                return Owing::ByPattern;
+            }
+            inbox.insert(entry, is_named);
+        }
+        let Some(cursor) = inbox.get_mut(entry) else {
+            return Owing::Done;
+        };
+        if cursor.member_id.is_some() {
+            return Owing::Done;
+        }
+        let head = state.counters;
+        match owed {
+            Owed::Events(_) if cursor.owed.is_some() => {}
+            Owed::Events(from) => {
+                // A walk may come with events that the stream has taken.
+                let from = cursor.taken.unwrap_or(from);
+                if from.sequence >= head.sequence {
+                    return Owing::UpToDate;
+                }
+                (cursor.owed, cursor.taken) = (Some(from), None);
+            }
+            Owed::CatchUp => {
+                // It joins: what was counted before is not told as new.
+                let from = cursor.taken.take().unwrap_or(head);
+                cursor.owed.get_or_insert(from);
+                cursor.needs_catch_up = true;
+            }
+            Owed::Check => {
+                let from = cursor.taken.take().unwrap_or(state.told_position());
+                cursor.owed.get_or_insert(from);
+                cursor.is_asked = true;
+            }
+        }
+        inbox.note_held(entry, state);
+        let accepted_at = match owed {
+            Owed::Events(_) => batch.accepted_at,
+            Owed::CatchUp | Owed::Check => Tick::default(),
+        };
+        if inbox.set_due(entry, accepted_at) {
+            batch.push(self);
+        }
+        Owing::Done
+    }
+
+    /// R2: the subscriber checks all queues of a pattern that matches this one.
+    fn owe_by_pattern(
+        self: &Arc<Self>,
+        inbox: &mut Inbox,
+        entry: &QueueEntry,
+        reason: WakeReason,
+        batch: &mut WakeBatch,
+    ) {
+        let mut patterns = self.patterns();
+        let pattern = patterns.find(|pattern| pattern.matches(entry.address()));
+        let Some(pattern) = pattern.filter(|_| !planted!(OverflowUntold)) else {
+            return;
+        };
+        inbox.request_pattern_check(&self.selectors, pattern, reason);
+        if inbox.rings() {
+            batch.push(self);
+        }
+    }
+
+    /// A member's stream has a wake-up to take.
+    pub(super) fn set_due(self: &Arc<Self>, entry: &QueueEntry, batch: &mut WakeBatch) {
+        batch.add_work(1);
+        if self.lock().set_due(entry, batch.accepted_at) {
+            batch.push(self);
+        }
+    }
+
+    /// One of the listener's patterns is checked under its own name.
+    pub(super) fn request_pattern_check(
+        self: &Arc<Self>,
+        pattern: &crate::types::Selector,
+        reason: WakeReason,
+        batch: &mut WakeBatch,
+    ) {
+        let mut inbox = self.lock();
+        inbox.request_pattern_check(&self.selectors, pattern, reason);
+        if inbox.rings() {
+            batch.push(self);
+        }
+    }
+
+    /// Reserves the stream for a wake-up to it alone. Where it returns `false`, the queue waits until
+    /// the stream has sent.
+    pub(super) fn assign(&self, entry: &QueueEntry) -> bool {
+        // Reserved under the lock: the wait must not end before the queue is listed.
+        let mut inbox = self.lock();
+        let is_free = self.mailbox.reserve();
+        if planted!(AwaitedBeforeListed) {
+            drop(inbox);
+            inbox = self.lock();
+        }
+        inbox.set_waiting(entry);
+        is_free
+    }
+
+    /// Returns some of the queues that waited until the stream had sent its messages, or `None`
+    /// where none is left to reconcile now: where the stream was assigned a wake-up, the others follow
+    /// when it was sent.
+    pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
+        if self.mailbox.is_assigned() {
+            return None;
+        }
+        let mut inbox = self.lock();
+        let (taken, is_last) = inbox.take_waiting(most);
+        if is_last {
+            self.mailbox.end_wait();
+        }
+        (!taken.is_empty() || !is_last).then_some(taken)
+    }
+
+    /// Fills a Wake with what is due: at most one entry per queue. Entries without room follow in the
+    /// next Wake. With `revision` a resume number is drawn.
     pub(crate) fn fill(
         &self,
         now: Tick,
         revision: Option<&AtomicU64>,
         sink: &mut impl WakeSink,
     ) -> Filled {
-        // Raised before the marks are taken: see `resume`.
-        let mut drawn = revision.map(|revision| revision.fetch_add(1, Ordering::Relaxed));
-        // R5: cleared first, then read: an event that is counted after this sets the mark again.
-        let marks = self.mailbox.take_marks(drawn.is_some());
-        if planted!(ResumeNumberDrawnLate) {
-            drawn = revision.map(|revision| revision.fetch_add(1, Ordering::Relaxed));
+        // Raised before the inbox is read: see `resume`.
+        let raise = |revision: &AtomicU64| revision.fetch_add(1, Ordering::Relaxed);
+        let early = revision.filter(|_| !planted!(ResumeNumberDrawnLate));
+        let drawn = early.map(raise);
+        let mut filled = Filled::default();
+        let mut inbox = self.lock();
+        let accepted_at = inbox.begin_take(drawn, now);
+        let is_certain = now >= inbox.catch_up_at;
+        if is_certain && !inbox.fill_checks(self, sink, &mut filled) {
+            return filled;
         }
-        let mut cursors = self.lock();
-        if drawn.is_none() && marks.is_empty() && !cursors.is_marked(now) {
-            return Filled {
-                complete: true,
-                ..Filled::default()
+        let due = inbox.due();
+        sink.expect(due);
+        for _ in 0..due {
+            let Some(entry) = inbox.pop_due() else {
+                break;
             };
+            drop(inbox);
+            let sent = self.send(&entry, is_certain, now, sink);
+            inbox = self.lock();
+            match sent {
+                Sent::Nothing => {}
+                Sent::Delayed => inbox.delay(&entry),
+                Sent::NoRoom => {
+                    inbox.put_back(&entry);
+                    break;
+                }
+                Sent::Entry(notifications, reason) => filled.add(notifications, reason),
+            }
         }
-        let accepted_at = marks.accepted_at();
-        let mut filled = cursors.fill(self, (marks, drawn), now, sink);
+        filled.complete = inbox.end_take(now);
         if filled.entries > 0 {
-            cursors.note_woken(now);
+            inbox.note_woken(now);
+            filled.accepted_at = accepted_at;
         }
-        drop(cursors);
-        filled.accepted_at = accepted_at.filter(|_| filled.entries > 0);
-        if planted!(AwakeClearedAfterRead) {
-            drop(self.mailbox.take_marks(false));
+        drop(inbox);
+        if planted!(ResumeNumberDrawnLate)
+            && let Some(revision) = revision
+        {
+            let drawn = raise(revision);
+            self.lock().draw(drawn, 0);
         }
         filled
+    }
+
+    /// Writes the entry of a queue that is due.
+    fn send(
+        &self,
+        entry: &Arc<QueueEntry>,
+        is_certain: bool,
+        now: Tick,
+        sink: &mut impl WakeSink,
+    ) -> Sent {
+        let mut guard = entry.lock();
+        let state = &mut *guard;
+        let mut inbox = self.lock();
+        let Some(cursor) = inbox.get_mut(entry) else {
+            return Sent::Nothing;
+        };
+        if let Some(member_id) = cursor.member_id {
+            drop(inbox);
+            return self.send_assignment(entry, state, member_id, now, sink);
+        }
+        let Some(from) = cursor.owed else {
+            return Sent::Nothing;
+        };
+        let counted = state.wake_reason(&from);
+        let is_asked = cursor.is_asked;
+        let reason = counted
+            .or_else(|| is_asked.then_some(WakeReason::Sentinel))
+            .or_else(|| (cursor.needs_catch_up && is_certain).then_some(WakeReason::CatchUp));
+        let Some(reason) = reason else {
+            return Sent::Delayed;
+        };
+        let head = state.counters;
+        let delta = head.delta_since(&from);
+        let work = WakeEntry {
+            target: Target::Queue(entry.address()),
+            reason,
+            delta,
+            sequence: head.sequence,
+            last_event: &state.last_event,
+        };
+        // The reason follows from the two positions, so the encoding fits other subscribers at the
+        // same position.
+        let has_room = match counted.is_some() && state.has_several() {
+            true => sink.push_shared(&work, state.encoded.get(&from, head.sequence)),
+            false => sink.push(&work),
+        };
+        if !has_room {
+            return Sent::NoRoom;
+        }
+        cursor.advance(&head, is_asked, now);
+        if reason != WakeReason::Sentinel {
+            cursor.work_sent_at = now;
+        }
+        cursor.taken = state.is_walked().then_some(head);
+        inbox.note_held(entry, state);
+        drop(inbox);
+        if !planted!(TakeUnnoticed) {
+            state.told = 0;
+        }
+        entry.note(state, |_| Decision::woken(self, reason, head.sequence, now));
+        Sent::Entry(delta.notifications, reason)
+    }
+
+    /// Writes the entry of a member's assignment.
+    fn send_assignment(
+        &self,
+        entry: &Arc<QueueEntry>,
+        state: &mut QueueState,
+        member_id: MemberId,
+        now: Tick,
+        sink: &mut impl WakeSink,
+    ) -> Sent {
+        let Some(assignment) = state.take_assignment(member_id) else {
+            return Sent::Nothing;
+        };
+        if !sink.push(&assignment_entry(entry, &assignment, state)) {
+            state.return_assignment(member_id, assignment);
+            return Sent::NoRoom;
+        }
+        entry.note(state, |_| {
+            Decision::woken(self, assignment.reason, assignment.sequence, now)
+        });
+        // Its position serves the backlog only. The messages at an older sequence are not known.
+        let is_newest = assignment.sequence == state.counters.sequence;
+        let head = Counters {
+            sequence: assignment.sequence,
+            messages: if is_newest {
+                state.counters.messages
+            } else {
+                0
+            },
+            ..state.counters
+        };
+        let mut inbox = self.lock();
+        if let Some(cursor) = inbox.get_mut(entry) {
+            cursor.advance(&head, true, now);
+            if assignment.reason != WakeReason::Sentinel {
+                cursor.work_sent_at = now;
+            }
+        }
+        inbox.note_held(entry, state);
+        Sent::Entry(assignment.delta.notifications, assignment.reason)
     }
 
     /// Takes the resume number that was drawn last, where all wake-ups before it were sent.
@@ -143,101 +407,27 @@ impl Subscription {
 
     /// Waiting CATCH_UPs become due.
     pub(super) fn end_spread(&self, now: Tick) {
-        let mut cursors = self.lock();
-        cursors.catch_up_at = cursors.catch_up_at.min(now);
+        let mut inbox = self.lock();
+        inbox.catch_up_at = inbox.catch_up_at.min(now);
     }
 
     /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
     pub(crate) fn catch_up_at(&self) -> Option<Tick> {
-        let cursors = self.lock();
-        cursors.catch_up_at()
+        self.lock().catch_up_at()
     }
+}
 
-    /// Attaches a cursor for this queue, unless there is one.
-    pub(super) fn attach(
-        &self,
-        cursors: &mut Cursors,
-        entry: &Arc<QueueEntry>,
-        start: CursorStart,
-        now: Tick,
-    ) -> AttachOutcome {
-        if cursors.closed {
-            return AttachOutcome::Closed;
-        }
-        let known = cursors.list.find(entry.address());
-        let dead = known.filter(|at| {
-            // The old cursor is not released yet; the new entry's cursor takes its place.
-            let old = cursors.list.get(*at).map(|cursor| &cursor.entry);
-            old.is_some_and(|old| !Arc::ptr_eq(old, entry) && old.lock().is_dead())
-        });
-        if known.is_some() && dead.is_none() {
-            return AttachOutcome::Existing;
-        }
-        let at = dead.unwrap_or_else(|| cursors.list.next_number());
-        let spread = match cursors.list.len() {
-            0..SPREAD_FROM => Duration::ZERO,
-            many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
-        };
-        let mut state = entry.lock();
-        if state.is_dead() {
-            return AttachOutcome::Dead;
-        }
-        let by_pattern = !self.names(entry.address());
-        let grouped = self.group.as_ref();
-        let grouped = grouped.filter(|group| state.has_room(&entry.config, group));
-        let busy = matches!(start, CursorStart::Busy);
-        if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
-            return AttachOutcome::Full;
-        }
-        // R4: register first, then take the snapshot, under one lock.
-        let subscriber = Subscriber {
-            mailbox: Arc::clone(&self.mailbox),
-            cursor: at,
-            by_pattern,
-        };
-        if let Some(group) = grouped {
-            // The group's position counts.
-            let (position, uncertain) = match start {
-                CursorStart::EntryStart | CursorStart::Busy => {
-                    (Counters::starting_at(state.start), false)
-                }
-                CursorStart::Resumed(_) => (state.counters, true),
-            };
-            let member = (group, subscriber);
-            let member_id = state.join(entry, member, (position, uncertain), (now, spread));
-            self.note_joined(entry, &mut state, now);
-            drop(state);
-            return cursors.put(dead, Cursor::member(Arc::clone(entry), member_id));
-        }
-        state.start_sentinel(entry, now, spread);
-        let key = state.subscribers.insert(subscriber);
-        // A member that the queue has no room for is woken as a subscriber without a group; it
-        // resumes by no number.
-        let (position, needs_catch_up) = match start {
-            CursorStart::EntryStart => (Counters::starting_at(state.start), false),
-            // A part of it may have been sent under a pattern's own name.
-            CursorStart::Busy => (state.counters, state.counters.sequence > state.start),
-            CursorStart::Resumed(revision) => {
-                let told = revision.is_some_and(|revision| state.changed_at <= revision);
-                (state.counters, !told)
-            }
-        };
-        self.note_joined(entry, &mut state, now);
-        let behind = needs_catch_up || state.wake_reason(&position).is_some();
-        drop(state);
-        let cursor = Cursor::new(Arc::clone(entry), key, position, needs_catch_up);
-        let attached = cursors.put(dead, cursor);
-        if behind {
-            cursors.set_marked(at);
-        }
-        attached
-    }
-
-    fn note_joined(&self, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
-        state.bits.remove(EntryBits::UNSERVED);
-        entry.note(state, |sequence| {
-            Decision::about(self, DecisionKind::Joined, sequence, now)
-        });
+fn assignment_entry<'a>(
+    entry: &'a QueueEntry,
+    assignment: &Assignment,
+    state: &'a QueueState,
+) -> WakeEntry<'a> {
+    WakeEntry {
+        target: Target::Queue(entry.address()),
+        reason: assignment.reason,
+        delta: assignment.delta,
+        sequence: assignment.sequence,
+        last_event: &state.last_event,
     }
 }
 

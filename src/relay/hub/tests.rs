@@ -166,7 +166,7 @@ fn subscribe<S: std::fmt::Display>(hub: &Arc<Hub>, selectors: &[S]) -> Arc<Subsc
     subscribe_with(hub, &options(selectors), START)
 }
 
-/// Opens a subscription whose queues are not attached yet.
+/// Opens a subscription whose patterns are not introduced yet.
 fn open(hub: &Arc<Hub>, id: u128, options: &SubscribeOptions) -> crate::Result<Arc<Subscription>> {
     let mut rng = fastrand::Rng::with_seed(1);
     hub.subscribe(SubscriptionId(id), options, START, &mut rng)
@@ -177,7 +177,7 @@ fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<
     let id = SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed).into());
     let mut rng = fastrand::Rng::with_seed(1);
     let subscription = hub.subscribe(id, options, now, &mut rng).expect("accepted");
-    while !hub.attach_some(&subscription, now) {}
+    while !hub.introduce_some(&subscription, now) {}
     subscription
 }
 

@@ -141,23 +141,23 @@ fn forgetting_a_queue_loses_no_timer_of_a_busy_listener() {
 }
 
 #[test]
-fn an_awake_mark_that_is_cleared_late_is_found() {
-    finds(notify_and_take, Fault::AwakeClearedAfterRead);
-    finds(fan_out, Fault::AwakeClearedAfterRead);
-}
-
-#[test]
 fn a_dirty_mark_that_is_cleared_late_is_found() {
     finds(fan_out, Fault::MarkClearedAfterWalk);
-}
-
-#[test]
-fn a_pattern_that_registers_late_is_found() {
-    finds(subscribe_pattern, Fault::PatternRegistersLate);
 }
 
 #[test]
 fn a_forgotten_record_that_is_not_marked_dead_is_found() {
     finds(delay_and_forget, Fault::DeadNotMarked);
     finds(busy_ends_and_forget, Fault::DeadNotMarked);
+}
+
+#[test]
+fn a_pattern_that_a_queue_does_not_look_up_is_found() {
+    finds(subscribe_pattern, Fault::NewPatternUnmatched);
+    finds(later_queues, Fault::NewQueueUnmatched);
+}
+
+#[test]
+fn a_take_that_its_queue_does_not_notice_is_found() {
+    finds(later_queues, Fault::TakeUnnoticed);
 }

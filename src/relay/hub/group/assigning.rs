@@ -5,6 +5,7 @@ use super::{
         counters::{Counters, Delta, QueueHead},
         mailbox::WakeBatch,
         members::{Assignment, Candidates},
+        queue_entry::QueueEntry,
     },
     Group,
 };
@@ -23,6 +24,7 @@ impl Group {
     /// Gives the sentinel's check to one member, if it is requested and no member got work.
     pub(in super::super) fn assign_check(
         &mut self,
+        entry: &QueueEntry,
         sequence: u64,
         now: Tick,
         batch: &mut WakeBatch,
@@ -33,7 +35,7 @@ impl Group {
             && let Some(slot) = self.members.choose(among, sequence, round, now)
         {
             // A stream with an unsent message gets the check when it has sent, if no other did.
-            let Some(subscriber) = self.members.assign(slot) else {
+            let Some(subscription) = self.members.assign(slot, entry) else {
                 continue;
             };
             let assignment = Assignment {
@@ -42,7 +44,7 @@ impl Group {
                 delta: Delta::default(),
             };
             self.assign_to(slot, assignment);
-            batch.mark(&subscriber.mailbox, subscriber.cursor);
+            subscription.set_due(entry, batch);
             self.check_requested = false;
         }
     }
@@ -52,6 +54,7 @@ impl Group {
     /// the group's position.
     pub(in super::super) fn assign(
         &mut self,
+        entry: &QueueEntry,
         head: &QueueHead,
         counted: Option<WakeReason>,
         now: Tick,
@@ -78,7 +81,7 @@ impl Group {
             else {
                 break;
             };
-            let Some(subscriber) = self.members.assign(slot) else {
+            let Some(subscription) = self.members.assign(slot, entry) else {
                 continue;
             };
             let capacity = u64::from(self.members.member_mut(slot).capacity);
@@ -92,7 +95,7 @@ impl Group {
                 delta: share,
             };
             self.assign_to(slot, assignment);
-            batch.mark(&subscriber.mailbox, subscriber.cursor);
+            subscription.set_due(entry, batch);
             *limit -= 1;
             (last, given) = (Some(slot), given + 1);
         }
@@ -163,12 +166,6 @@ impl Group {
             None => member.assignment = Some(assignment),
             Some(newer) => newer.merge(&assignment),
         }
-    }
-
-    pub(in super::super) fn has_assignment(&self, slot: u32) -> bool {
-        self.members
-            .get(slot)
-            .is_some_and(|member| member.assignment.is_some())
     }
 
     /// The member's stream has sent all its messages.

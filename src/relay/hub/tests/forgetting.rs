@@ -1,7 +1,6 @@
 //! Queues that are forgotten (R3: sequences never start again in one epoch).
 
-use super::{super::idle::IdleState, *};
-
+use super::*;
 #[test]
 fn a_queue_is_forgotten_an_hour_after_its_last_listener_left_and_not_sooner() {
     let hub = hub();
@@ -127,6 +126,7 @@ fn a_pattern_keeps_no_idle_queue_and_is_woken_when_it_comes_back() {
         }
         assert_eq!(forgotten(&hub, after(HOUR - SECOND)), 0);
         assert_eq!(forgotten(&hub, after(HOUR)), 2, "{group:?}");
+        hub.sweep(&pattern, usize::MAX, after(HOUR));
         assert_eq!((hub.stats().queues, hub.stats().cursors), (0, 0));
         notify_with(&hub, notification("job-1"), after(HOUR));
         assert_eq!(take(after(HOUR)), [entry("job-1", WakeReason::Notified, 1)]);
@@ -162,52 +162,26 @@ fn a_queue_name_for_each_job_fills_no_table() {
         let now = after(second * SECOND);
         notify_with(&hub, notification(&format!("job-{second}")), now);
         told += drain(&pattern, now).len();
+        hub.sweep(&pattern, usize::MAX, now);
     }
     assert_eq!(told, 1000);
     assert!(hub.stats().queues <= 100);
 }
 
 #[test]
-fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
+fn a_queue_is_not_forgotten_while_a_pattern_is_owed_something() {
     let (hub, now) = (hub(), after(2 * HOUR));
     let subscription = settled(&hub, &["*"]);
     notify(&hub, "orders");
-    drain(&subscription, Tick::default());
-    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
-    let IdleState::HeldByPatterns { holders, since } = queue_entry.idle_state(now, Some(now))
-    else {
-        panic!("a pattern holds it");
-    };
-    assert!(holders.up_to_date(&hub, &queue_entry, now));
-    let mut cursors = subscription.lock();
-    cursors.list.get_mut(0).expect("attached").needs_catch_up = true;
-    cursors.set_marked(0);
-    drop(cursors);
-    let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);
-    assert!(queue_entry.forget(Some(&holders), since, &hub.timers, floor));
-    assert!(holders.release(&hub, &queue_entry, now));
-    hub.entries.remove(&queue_entry);
+    assert_eq!(forgotten(&hub, now), 0);
     let told = entries(&drain(&subscription, now));
-    assert_eq!(told, [entry("orders", WakeReason::CatchUp, 0)]);
+    assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
+    // It may handle messages for its visibility time-out.
+    hub.sweep(&subscription, usize::MAX, now + 29 * SECOND);
+    assert_eq!(forgotten(&hub, now + 29 * SECOND), 0);
+    hub.sweep(&subscription, usize::MAX, now + 30 * SECOND);
+    assert_eq!(forgotten(&hub, now + 30 * SECOND), 1);
     notify_with(&hub, notification("orders"), now);
     let told = entries(&drain(&subscription, now));
     assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
-    assert_eq!(hub.stats().cursors, 1, "in the place of the kept one");
-}
-
-#[test]
-fn a_step_of_forgetting_visits_a_bounded_number_of_listeners() {
-    let hub = hub();
-    let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
-    for name in &names {
-        notify(&hub, name);
-    }
-    let streams: Vec<_> = (0..30).map(|_| settled(&hub, &["a*"])).collect();
-    let (mut last, mut steps, mut before) = (None, 0, 0);
-    while let Some(next) = hub.forget_some(last.as_ref(), after(2 * HOUR)) {
-        let looked = hub.metrics.holders.load(Ordering::Relaxed);
-        assert!(looked - before <= 4096, "{}", looked - before);
-        (last, steps, before) = (Some(next), steps + 1, looked);
-    }
-    assert_eq!((hub.stats().queues, steps, streams.len()), (0, 3, 30));
 }

@@ -92,7 +92,7 @@ fn reads_that_the_relay_asks_for_are_not_avoided_and_the_sum_never_falls() {
 }
 
 #[test]
-fn a_forgotten_queue_of_a_pattern_is_no_pair() {
+fn a_pattern_is_one_pair_whatever_the_number_of_its_queues() {
     let hub = hub_where(|config| config.forget_after = SECOND);
     let pattern = settled(&hub, &["ord*"]);
     notify(&hub, "orders");
@@ -103,7 +103,7 @@ fn a_forgotten_queue_of_a_pattern_is_no_pair() {
     hub.forget(at(20_000));
     assert_eq!(hub.stats().queues, 0);
     let avoided = hub.polls_avoided(at(20_000));
-    assert_eq!(hub.polls_avoided(at(30_000)), avoided);
+    assert_eq!(hub.polls_avoided(at(30_000)), avoided + 10_000);
 }
 
 #[test]

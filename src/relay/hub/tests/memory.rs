@@ -8,8 +8,7 @@ use std::mem::size_of;
 use super::{
     super::{
         announced::Announced, coordinator::Coordinator, cursor::Cursor, group::Group,
-        mailbox::Mailbox, members::Member, queue_entry::QueueEntry, subscribers::Subscriber,
-        subscription::Subscription as Stream,
+        members::Member, queue_entry::QueueEntry, subscription::Subscription as Stream,
     },
     *,
 };
@@ -28,11 +27,12 @@ const fn of_queue(text: usize) -> usize {
     COUNTS + size_of::<QueueEntry>() + COUNTS + text + hashed(entry)
 }
 
-/// Bytes of a subscription's cursor; each list has at worst doubled its room.
+/// Bytes of a cursor: of a queue where a subscription is owed something, or handles messages. The nodes
+/// of the tree are half full.
 const fn of_cursor() -> usize {
-    let index = hashed(size_of::<QueueAddress>() + size_of::<u32>());
-    let subscriber = size_of::<(u64, Option<Subscriber>)>();
-    2 * size_of::<Option<Cursor>>() + 2 * subscriber + index + 2 * size_of::<u32>()
+    size_of::<Cursor>()
+        + node(size_of::<u64>(), size_of::<Box<Cursor>>()) / 5
+        + 2 * size_of::<u64>()
 }
 
 /// Returns the capacities of all that may grow: lists, tables and queues.
@@ -46,17 +46,16 @@ fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
     );
     for subscription in subscriptions {
         held.extend(subscription.lock().capacities());
-        held.extend(subscription.mailbox.capacities());
     }
     held
 }
 
 #[test]
 fn a_queue_and_a_cursor_cost_what_is_documented() {
-    assert!(of_queue(40) <= 450, "{}", of_queue(40));
-    assert!(of_cursor() <= 430, "{}", of_cursor());
-    let stream = size_of::<Stream>() + COUNTS + size_of::<Mailbox>();
-    assert!(stream <= 560, "{stream}");
+    assert!(of_queue(40) <= 500, "{}", of_queue(40));
+    assert!(of_cursor() <= 400, "{}", of_cursor());
+    let stream = size_of::<Stream>() + COUNTS;
+    assert!(stream <= 640, "{stream}");
 }
 
 /// What a queue with causes takes more in a cluster.
@@ -86,9 +85,7 @@ const fn of_group() -> usize {
 
 /// A further member: its list has at worst doubled its room, and the nodes of the trees are half full.
 const fn of_member() -> usize {
-    let index = hashed(size_of::<QueueAddress>() + size_of::<u32>());
-    let cursor = 2 * size_of::<Option<Cursor>>() + 2 * size_of::<u32>();
-    index + cursor + 2 * size_of::<Option<Member>>() + node(RANK, 0) / 5 + node(LEASE, 0) / 5
+    of_cursor() + 2 * size_of::<Option<Member>>() + node(RANK, 0) / 5 + node(LEASE, 0) / 5
 }
 
 const RANK: usize = size_of::<(bool, u64, u32)>();

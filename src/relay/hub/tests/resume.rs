@@ -124,6 +124,7 @@ fn a_queue_that_a_walk_has_to_tell_of_is_not_forgotten() {
     // A walk that is dropped does what is left.
     drop(hub.next_walk());
     drain(&subscription, START);
+    hub.sweep(&subscription, usize::MAX, after(HOUR));
     hub.forget(after(2 * HOUR));
     assert_eq!(hub.stats().forgotten, 1);
 }
@@ -382,6 +383,6 @@ fn a_report_before_its_queue_is_attached_leaves_it_its_catch_up() {
         ..report("q1998", ReportState::Busy, 7, 2)
     };
     hub.report(id, &busy, Tick::default()).expect("known");
-    while !hub.attach_some(&subscription, Tick::default()) {}
+    while !hub.introduce_some(&subscription, Tick::default()) {}
     assert_eq!(drain(&subscription, Tick::default()).len(), 2000);
 }

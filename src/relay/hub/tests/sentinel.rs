@@ -332,3 +332,13 @@ fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
     assert_eq!(queues, QUEUES, "the last one at {last} s");
     assert!(wakes <= 200, "checks come together: {wakes}");
 }
+
+#[test]
+fn a_count_in_the_same_moment_as_a_check_is_told_as_a_count() {
+    let hub = guarded();
+    let listener = settled(&hub, &["orders"]);
+    notify_with(&hub, delayed("orders", 50 * SECOND), START);
+    hub.fire(at(67));
+    let told = entries(&drain(&listener, at(67)));
+    assert_eq!(told, [entry("orders", WakeReason::Timed, 1)]);
+}

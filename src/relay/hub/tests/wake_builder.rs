@@ -89,10 +89,10 @@ fn with_many_hot_queues_behind_each_mark_no_queue_starves() {
     // As many as a subscription may name, and then further ones by a pattern.
     assert_no_queue_starves(4096);
     let (hub, names) = (hub(), names(64 * 256 + 100, 5));
+    let subscription = subscribe(&hub, &["*"]);
     for batch in names.chunks(Limits::EVENTS) {
         notify_all(&hub, "", batch);
     }
-    let subscription = subscribe(&hub, &["*"]);
     let mut told = std::collections::HashSet::new();
     for _ in 0..=names.len().div_ceil(FULL) {
         // The first thousand are notified in every round.

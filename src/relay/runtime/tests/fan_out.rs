@@ -42,7 +42,7 @@ fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
     let (id, mut rng) = (SubscriptionId(id), fastrand::Rng::with_seed(1));
     let opened = hub.subscribe(id, &options(selector), now, &mut rng);
     let subscription = opened.expect("accepted");
-    while !hub.attach_some(&subscription, now) {}
+    while !hub.introduce_some(&subscription, now) {}
     while !subscription
         .fill(now, None, &mut WakeBuilder::default())
         .complete
@@ -50,40 +50,36 @@ fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
     subscription
 }
 
-/// A relay where `a/*` has one cursor and gets other queues from the fan-out. `b/*` has `wide`
-/// cursors.
-fn relay_with(wide: usize) -> (Relay, Arc<Subscription>, Arc<Subscription>) {
+/// A relay with more subscriptions of `a/*` than a notification wakes itself, and one of `b/*`.
+fn relay() -> (Relay, Arc<Subscription>, Vec<Arc<Subscription>>) {
     let relay = Relay::start(RelayConfig {
         sentinel_interval: Duration::ZERO,
-        // Patterns may take three quarters of them.
-        max_cursors: (wide + 1) * 4 / 3,
         ..RelayConfig::default()
     });
     let relay = relay.expect("started");
-    notify(&relay, &events("b", wide));
-    // Known before: a queue that comes later gets one of the detached cursors.
-    notify(&relay, &events("a", 8_000));
     let wide = subscribe(&relay, 1, "b/*");
-    let narrow = subscribe(&relay, 2, "a/*");
+    let narrow = (2..102).map(|id| subscribe(&relay, id, "a/*"));
+    let narrow = narrow.collect();
     (relay, wide, narrow)
 }
 
 #[tokio::test]
 async fn others_run_between_short_walks() {
-    let (relay, ..) = relay_with(0);
-    notify(&relay, &events("a", 8_000));
+    let (relay, ..) = relay();
+    notify(&relay, &events("a", 2_000));
     let mut turns = 0;
     while !relay.shared.hub.fanout_is_empty() {
         tokio::task::yield_now().await;
         turns += 1;
     }
-    assert!(turns >= 5, "8,000 walks in {turns} turns");
+    assert!(turns >= 5, "2,000 walks in {turns} turns");
 }
 
 #[tokio::test]
 async fn marked_streams_are_woken_before_a_closed_one_is_detached() {
-    let (relay, wide, narrow) = relay_with(20_000);
+    let (relay, wide, narrow) = relay();
     let (hub, now) = (&relay.shared.hub, relay.shared.clock.now());
+    notify(&relay, &events("b", 20_000));
     hub.unsubscribe(&wide, now);
     let cursors = hub.stats().cursors;
     assert!(cursors > 19_000, "most are left to the fan-out: {cursors}");
@@ -91,14 +87,14 @@ async fn marked_streams_are_woken_before_a_closed_one_is_detached() {
         hub: Arc::clone(hub),
         left: AtomicU64::new(u64::MAX),
     });
-    narrow.register(&Arc::clone(&woken).into());
-    notify(&relay, &events("a", 8_000)[1..]);
+    narrow[0].register(&Arc::clone(&woken).into());
+    notify(&relay, &events("a", 1));
     while woken.left.load(Ordering::Relaxed) == u64::MAX {
         tokio::task::yield_now().await;
     }
     let left = woken.left.load(Ordering::Relaxed);
     assert!(left + 512 >= cursors, "{left} of {cursors} cursors");
-    while hub.stats().cursors > 1 {
+    while hub.stats().cursors > 100 {
         tokio::task::yield_now().await;
     }
 }

@@ -1,8 +1,8 @@
-//! The end of a subscription: while queues are attached to its pattern, while one is forgotten, and
+//! The end of a subscription: while queues of its pattern are made, while one is forgotten, and
 //! by a Goodbye while a publisher notifies.
 //!
-//! Must not be lost: a wake-up that the next stream resumes. Must not be left behind: an entry in
-//! the overflow, or a cursor in the hub's count.
+//! Must not be lost: a wake-up that the next stream resumes. Must not be left behind: a pattern's
+//! node, or a cursor in the hub's count.
 
 use shuttle::thread;
 
@@ -28,15 +28,15 @@ const SCHEDULES: usize = 300;
 fn nothing_left(world: &World) -> Result<(), String> {
     while world.hub.detach_some(NOW) {}
     let stats = world.hub.stats();
-    let overflow = world.hub.fanout.overflow.is_empty();
-    match (stats.cursors, stats.subscriptions, overflow) {
+    let no_patterns = world.hub.shared().patterns.is_empty();
+    match (stats.cursors, stats.subscriptions, no_patterns) {
         (0, 0, true) => Ok(()),
-        left => Err(format!("cursors, subscriptions, no overflow: {left:?}")),
+        left => Err(format!("cursors, subscriptions, no patterns: {left:?}")),
     }
 }
 
 /// A subscription with at most one cursor ends while two queues of its pattern are made.
-fn close_while_attaching(fault: Fault) -> Result<(), String> {
+fn close_while_making(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, |config| config.max_cursors_per_stream = 1);
     let worker = world.settled(&plain(&["a/*"]), 1, Manner::Reads);
     let publishers = ["x", "y"].map(|name| world.spawn_publish(name, &[0]));
@@ -75,8 +75,8 @@ fn goodbye_and_resume(fault: Fault) -> Result<(), String> {
 }
 
 #[test]
-fn nothing_is_left_of_a_subscription_that_ends_while_it_is_attached() {
-    holds_in(SCHEDULES, close_while_attaching);
+fn nothing_is_left_of_a_subscription_that_ends_while_its_queues_are_made() {
+    holds_in(SCHEDULES, close_while_making);
     holds_in(SCHEDULES, close_while_forgetting);
 }
 

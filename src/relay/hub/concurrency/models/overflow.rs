@@ -20,7 +20,7 @@ use crate::base::fault::Fault;
 const SCHEDULES: usize = 300;
 
 fn one_a_stream(config: &mut HubConfig) {
-    config.max_cursors_per_stream = 1;
+    (config.max_cursors_per_stream, config.inline) = (1, 0);
 }
 
 /// Runs the fan-out a few times, as the relay's task does when it is woken.

@@ -155,3 +155,35 @@ fn members_of_many_queues_share_what_is_counted_in_all_of_them() {
     assert_eq!(told.iter().sum::<usize>(), names.len(), "{told:?}");
     assert!(told.iter().all(|some| (5..=15).contains(some)), "{told:?}");
 }
+
+#[test]
+fn a_member_of_a_pattern_with_very_many_queues_joins_all_of_them() {
+    let hub = hub();
+    let names = numbered("q", 1_500);
+    names.iter().for_each(|name| _ = notify(&hub, name));
+    let member = subscribe_with(&hub, &in_group("g", &["*"]), START);
+    // It gets the queues' wake-ups one after the other.
+    let told = || {
+        let some = (0..2_000).flat_map(|_| take_sent(&hub, &member, START));
+        entries(&some.collect::<Vec<_>>())
+    };
+    assert_eq!(told().len(), 1_501, "with the pattern's own");
+    notify(&hub, "q1499");
+    assert_eq!(told(), [entry("q1499", Notified, 1)]);
+}
+
+#[test]
+fn a_member_that_reports_a_queue_before_it_is_introduced_joins_it() {
+    let hub = hub();
+    let names = numbered("q", 2_000);
+    names.iter().for_each(|name| _ = notify(&hub, name));
+    let member = open(&hub, 1 << 70, &in_group("g", &["*"])).expect("accepted");
+    let busy = report("q1999", Busy, 1, 1);
+    hub.report(member.id, &busy, START).expect("known");
+    while !hub.introduce_some(&member, START) {}
+    let entry = hub.entries.get(&queue("q1999")).expect("known");
+    assert_eq!(entry.lock().listeners(), 1);
+    hub.unsubscribe(&member, START);
+    while hub.detach_some(START) {}
+    assert_eq!(hub.stats().cursors, 0);
+}

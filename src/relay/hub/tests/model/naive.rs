@@ -48,6 +48,8 @@ struct Queue {
 pub(super) struct Listener {
     pub(super) selectors: Vec<Selector>,
     cursors: BTreeMap<String, Cursor>,
+    /// Cursors of queues that were forgotten: at the end a busy one sets a timer.
+    ghosts: Vec<(String, Cursor)>,
     doubts: BTreeSet<String>,
     pub(super) catch_up_at: Tick,
     reports: bool,
@@ -104,15 +106,18 @@ impl Log {
         let (floor, forgotten_at) = (&mut self.floor, &mut self.forgotten_at);
         self.queues.retain(|name, queue| {
             let all = listeners.iter().flatten();
-            let needed = all.clone().any(|one| one.needs(name, queue.head, now));
-            let heard = all.clone().any(|one| one.cursors.contains_key(name));
+            let needed = all.clone().any(|one| one.needs(name, queue.head));
+            let heard = all.clone().any(|one| one.wants(name));
             let old = queue.touched <= since && (heard || queue.left <= since);
             let stays = needed || !queue.timers.is_empty() || !old;
             if !stays {
                 *floor = (*floor).max(queue.head + 1);
                 *forgotten_at = (*forgotten_at).max(queue.changed_at);
                 for listener in listeners.iter_mut().flatten() {
-                    listener.cursors.remove(name);
+                    let cursor = listener.cursors.remove(name);
+                    listener
+                        .ghosts
+                        .extend(cursor.map(|one| (name.clone(), one)));
                 }
             }
             stays
@@ -143,6 +148,7 @@ impl Log {
             doubts: doubts.map(|s| s.queue_name().to_owned()).collect(),
             selectors,
             cursors: BTreeMap::new(),
+            ghosts: Vec::new(),
             catch_up_at: if number == Worth::Foreign {
                 spread
             } else {
@@ -169,8 +175,11 @@ impl Log {
     }
 
     pub(super) fn unsubscribe(&mut self, listener: Listener, now: Tick) {
-        for (name, cursor) in listener.cursors {
-            self.queues.get_mut(&name).expect("listened").left = now;
+        let exact = listener.selectors.iter().filter_map(Selector::as_address);
+        for queue in exact {
+            self.queues.get_mut(queue.queue_name()).expect("named").left = now;
+        }
+        for (name, cursor) in listener.cursors.into_iter().chain(listener.ghosts) {
             let woken = cursor.woken.map(|(sequence, _)| sequence);
             let lapsed = cursor.woken.is_none_or(|(_, at)| now >= at + VISIBILITY);
             let busy = cursor.busy || cursor.drained < woken;
@@ -305,7 +314,7 @@ impl Log {
 
 impl Listener {
     /// Returns whether it names the queue, has a pending entry there, or counts as busy.
-    fn needs(&self, name: &str, head: u64, now: Tick) -> bool {
+    fn needs(&self, name: &str, head: u64) -> bool {
         let Some(cursor) = self.cursors.get(name) else {
             return false;
         };
@@ -313,10 +322,8 @@ impl Listener {
         let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
         let named = exact.any(|selector| selector.matches(&address));
         let woken = cursor.woken.map(|(sequence, _)| sequence);
-        let lapsed = cursor.woken.is_none_or(|(_, at)| now >= at + VISIBILITY);
         let held = cursor.busy || cursor.drained < woken;
-        let busy = if self.reports { held } else { !lapsed };
-        named || busy || cursor.doubt || cursor.place < head
+        named || held || cursor.doubt || cursor.place < head
     }
 
     pub(super) fn wants(&self, name: &str) -> bool {

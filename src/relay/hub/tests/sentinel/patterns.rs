@@ -31,7 +31,9 @@ fn a_pattern_that_lacks_cursors_is_looked_at_under_its_own_name() {
         walk_all(&hub);
         drain(&all[0], START);
         let told = Guarded { hub, all }.asked(1, 67);
-        assert!(matches!(told[..], [(54..=66, _, Sentinel)]), "{told:?}");
+        let is_in_time =
+            |(at, _, reason): &(_, _, _)| (54..=67).contains(at) && *reason == Sentinel;
+        assert!(!told.is_empty() && told.iter().all(is_in_time), "{told:?}");
     }
 }
 
