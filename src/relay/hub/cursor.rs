@@ -117,7 +117,7 @@ impl Cursor {
     /// one finds the same messages.
     pub(super) fn keeps_entry(&self, reports: bool) -> bool {
         let has_work = match reports {
-            true => self.has_work() || self.reported_busy || self.tasks > 0,
+            true => self.has_work() || self.reported_busy,
             false => self.work_sent_at != Tick::NEVER,
         };
         self.owed.is_some() || has_work
@@ -132,9 +132,8 @@ impl Cursor {
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.
     pub(super) fn is_settled(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
         let has = self.owed.is_some() || self.is_due || self.waits || self.member_id.is_some();
-        let reported = self.reported_busy || self.tasks > 0;
         let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
-        !has && !reported && is_late && !self.is_busy(reports, now, subscription)
+        !has && !self.reported_busy && is_late && !self.is_busy(reports, now, subscription)
     }
 }
 

@@ -385,18 +385,22 @@ impl Inbox {
         }
     }
 
-    /// Removes a cursor that has nothing that the subscriber needs; returns it.
+    /// Removes a cursor that has nothing that the subscriber needs; returns it, and the change of the load.
     pub(super) fn remove_settled(
         &mut self,
         entry: &QueueEntry,
         subscription: &Interest,
         now: Tick,
-    ) -> Option<Box<Cursor>> {
+    ) -> Option<(Box<Cursor>, LoadChange)> {
+        let before = self.stream_load();
         let cursor = self.get(entry)?;
         if !cursor.is_settled(self.reports, now, subscription) {
             return None;
         }
-        self.cursors.remove(&entry.number())
+        let cursor = self.cursors.remove(&entry.number())?;
+        self.note_tasks(cursor.tasks, 0);
+        let change = LoadChange::of_tasks(cursor.tasks, 0).plus(self.load_since(before));
+        Some((cursor, change))
     }
 
     /// Removes the cursor of a member whose queue was forgotten; one with something to do becomes that of
@@ -440,7 +444,7 @@ impl Inbox {
         report: &Report,
         now: Tick,
     ) -> Reported {
-        self.reports = true;
+        self.reports |= report.state != ReportState::Unspecified;
         (self.woken_at, self.silence_logged) = (Tick::NEVER, false);
         let before = self.stream_load();
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();

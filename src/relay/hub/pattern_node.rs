@@ -4,7 +4,7 @@
 //! a subscription of a known pattern costs one entry in one list, whatever the number of queues, and a
 //! pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of the
 //! map, and a new queue is in the map before it looks for its nodes. Locks: the index and a node's
-//! list are leaves, taken also under an entry's lock.
+//! list are taken also under an entry's lock, and inboxes under a list.
 
 use std::sync::Arc;
 

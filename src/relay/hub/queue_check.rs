@@ -10,7 +10,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    config::CoordinatorConfig, mailbox::SubscriptionId, queue_entry::QueueState,
+    config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
+    mailbox::SubscriptionId,
+    queue_entry::QueueState,
     subscription::Subscription,
 };
 use crate::base::{backoff::jitter, clock::Tick, fault::planted};
@@ -161,7 +163,9 @@ impl QueueCheck {
         now: Tick,
     ) -> Vec<Arc<Subscription>> {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
-        let more = more.min(listeners.0.outside_of_groups());
+        let more = more
+            .min(listeners.0.outside_of_groups())
+            .min(SUBSCRIBERS_PER_STEP);
         let asked = self.last_asked;
         let mut chosen = Vec::new();
         while chosen.len() < more

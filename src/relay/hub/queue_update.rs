@@ -173,7 +173,7 @@ impl Hub {
             state.settle(&self.fanout.revision);
         }
         let is_active = state.counters.notifications > before.notifications;
-        let active = (measured && is_active).then(|| (before, state.counters));
+        let active = (measured && is_active).then_some((before, state.counters));
         let first = state.rearm(&entry, &self.timers);
         drop(guard);
         if first {

@@ -66,7 +66,7 @@ impl Hub {
                 }
             }
             let state = &mut *guard;
-            self.make_cursor(&subscription, (&entry, state), now);
+            self.make_cursor(&subscription, (&entry, state), report, now);
             let mut inbox = subscription.lock();
             if inbox.closed {
                 // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
@@ -85,6 +85,8 @@ impl Hub {
         };
         self.change_load(change, now);
         batch.wake();
+        // The new cursor pays for the visit of two others.
+        self.sweep(&subscription, 2, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.pattern_reported(&subscription, &report.queue, now);
         }
@@ -99,17 +101,22 @@ impl Hub {
     }
 
     /// Makes the cursor of a queue that is reported. A member joins its group first, if it was not
-    /// introduced yet. R8: the end of a busy listener sets a timer, also beyond the limits.
+    /// introduced yet. R8: the end of a busy listener sets a timer, also beyond the limits. Another
+    /// listener has none there, and its report covers nothing.
     fn make_cursor(
         &self,
         subscription: &Arc<Subscription>,
         (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        report: &Report,
         now: Tick,
     ) {
         let group = subscription.group.as_ref();
         if group.is_some_and(|group| state.has_room(&entry.config, group)) {
-            let when = (now, Duration::ZERO);
-            self.join_group(subscription, (entry, state), MemberStart::EntryStart, when);
+            let start = match state.counters.sequence == state.start {
+                true => MemberStart::EntryStart,
+                false => MemberStart::Head,
+            };
+            self.join_group(subscription, (entry, state), start, (now, Duration::ZERO));
         }
         let mut inbox = subscription.lock();
         if inbox.closed || inbox.get(entry).is_some() {
@@ -118,6 +125,9 @@ impl Hub {
         let is_named = subscription.names(entry.address());
         let limits = &self.shared().cursors;
         if !limits.take(subscription, inbox.len(), is_named) {
+            if report.state != ReportState::Busy {
+                return;
+            }
             limits.take_beyond(subscription);
         }
         inbox.insert(entry, is_named);

@@ -11,8 +11,7 @@
 //! mark was set before the revision was read, so a stream that had not found the mark had raised the
 //! revision by then.
 //!
-//! Numbers are drawn only when all queues are attached. A cursor that is attached later starts with
-//! all pending changes marked. A new entry notes the revision as well: a subscriber
+//! Numbers are drawn only when all queues of patterns are introduced. A new entry notes the revision as well: a subscriber
 //! that was away may not know earlier counts under this name. The revisions of forgotten entries
 //! are kept as one number (`Hub::forgotten_at`). For those, a pattern's subscriber gets a CATCH_UP
 //! under the pattern's own name, because there is no entry.

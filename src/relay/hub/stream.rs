@@ -76,6 +76,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Cursors that are visited to drop settled ones, at a heartbeat and beside a Wake.
 const SWEPT: usize = 1024;
 const SWEPT_BESIDE: usize = 8;
+/// The most heartbeats in which all cursors are visited.
+const SWEEPS: usize = 64;
 
 impl SubscriberStream {
     pub(crate) fn new(
@@ -224,7 +226,8 @@ impl SubscriberStream {
             return StreamAction::Yield;
         }
         if silent || draws {
-            self.hub.sweep(&self.subscription, SWEPT, now);
+            let most = SWEPT.max(self.subscription.lock().len() / SWEEPS);
+            self.hub.sweep(&self.subscription, most, now);
             let resume = self.subscription.take_resume().unwrap_or_default();
             return self.heartbeat(degraded, resume, now);
         }

@@ -231,7 +231,11 @@ impl Hub {
             by_pattern: !is_named,
         };
         let member_id = state.join(entry, (group, member), position, (now, spread));
-        inbox.insert(entry, is_named).member_id = Some(member_id);
+        let cursor = inbox.insert(entry, is_named);
+        cursor.member_id = Some(member_id);
+        // The group has a CATCH_UP for it.
+        (cursor.owed, cursor.needs_catch_up, cursor.is_asked) = (None, false, false);
+        inbox.note_held(entry, state);
         true
     }
 
@@ -291,7 +295,7 @@ impl Hub {
         let has_room = group.is_some_and(|group| state.has_room(&entry.config, group));
         if has_room && self.join_group(subscription, (entry, &mut *state), start, when) {
             note_joined(subscription, entry, state, when.0);
-        } else {
+        } else if !subscription.lock().closed {
             // Its counts are owed to the subscription under the pattern's own name.
             node.set_has_others();
             state.told = 0;
@@ -300,8 +304,7 @@ impl Hub {
 
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
     pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
-        let mut guard = lock(&subscription.introduction);
-        let Some(introduction) = guard.as_mut() else {
+        let Some(mut introduction) = lock(&subscription.introduction).take() else {
             return true;
         };
         let mut left = STEP;
@@ -312,7 +315,7 @@ impl Hub {
             };
             let ends = !self.introduce(
                 subscription,
-                introduction,
+                &mut introduction,
                 &node,
                 &mut left,
                 now,
@@ -334,7 +337,8 @@ impl Hub {
                 let mut inbox = subscription.lock();
                 inbox.request_pattern_checks(&subscription.selectors);
             }
-            *guard = None;
+        } else {
+            *lock(&subscription.introduction) = Some(introduction);
         }
         done
     }
@@ -639,8 +643,9 @@ impl Hub {
             }
             let mut inbox = subscription.lock();
             inbox.lapse((&entry, &mut state), subscription, now);
-            if let Some(cursor) = inbox.remove_settled(&entry, subscription, now) {
+            if let Some((cursor, change)) = inbox.remove_settled(&entry, subscription, now) {
                 state.held -= u32::from(cursor.holds);
+                self.change_load(change, now);
                 if !cursor.is_named {
                     self.shared().cursors.give_back(subscription, 1);
                 }

@@ -153,7 +153,8 @@ impl Subscription {
                 cursor.needs_catch_up = true;
             }
             Owed::Check => {
-                let from = cursor.taken.take().unwrap_or(state.told_position());
+                let told = || state.told_position();
+                let from = cursor.taken.take().unwrap_or_else(told);
                 cursor.owed.get_or_insert(from);
                 cursor.is_asked = true;
             }

@@ -197,8 +197,7 @@ fn a_burst_owes_each_subscriber_once() {
     notify(&hub, "orders");
     let told_of = |hub: &Hub| {
         let entry = hub.entries.get(&queue("orders")).expect("known");
-        let told = entry.lock().told;
-        told
+        entry.lock().told
     };
     assert!(
         told_of(&hub) > 0,
