@@ -444,7 +444,7 @@ impl Inbox {
         report: &Report,
         now: Tick,
     ) -> Reported {
-        self.reports |= report.state != ReportState::Unspecified;
+        self.reports = true;
         (self.woken_at, self.silence_logged) = (Tick::NEVER, false);
         let before = self.stream_load();
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
