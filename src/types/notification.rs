@@ -52,7 +52,8 @@ pub struct LastEvent {
 pub struct Accepted {
     /// The queue's sequence after the notification.
     pub sequence: u64,
-    /// Number of listeners with a stream on the queue.
+    /// Number of listeners with a stream on the queue; one with several matching selectors counts for
+    /// each.
     pub listeners: u32,
 }
 

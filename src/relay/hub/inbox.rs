@@ -392,11 +392,14 @@ impl Inbox {
         subscription: &Interest,
         now: Tick,
     ) -> Option<(Box<Cursor>, LoadChange)> {
-        let before = self.stream_load();
         let cursor = self.get(entry)?;
-        if !cursor.is_settled(self.reports, now, subscription) {
-            return None;
-        }
+        let is_settled = cursor.is_settled(self.reports, now, subscription);
+        is_settled.then(|| self.remove(entry))?
+    }
+
+    /// Removes a cursor; returns it, and the change of the load.
+    fn remove(&mut self, entry: &QueueEntry) -> Option<(Box<Cursor>, LoadChange)> {
+        let before = self.stream_load();
         let cursor = self.cursors.remove(&entry.number())?;
         self.note_tasks(cursor.tasks, 0);
         let change = LoadChange::of_tasks(cursor.tasks, 0).plus(self.load_since(before));
@@ -406,15 +409,13 @@ impl Inbox {
     /// Removes the cursor of a member whose queue was forgotten; one with something to do becomes that of
     /// a subscriber. Returns the change of the load.
     pub(super) fn remove_member(&mut self, entry: &QueueEntry) -> Option<LoadChange> {
-        let (before, reports) = (self.stream_load(), self.reports);
+        let reports = self.reports;
         let cursor = self.get_mut(entry)?;
         cursor.member_id = None;
         if cursor.is_due || reports && cursor.has_work() {
             return None;
         }
-        let cursor = self.cursors.remove(&entry.number())?;
-        self.note_tasks(cursor.tasks, 0);
-        Some(LoadChange::of_tasks(cursor.tasks, 0).plus(self.load_since(before)))
+        self.remove(entry).map(|(_, change)| change)
     }
 
     /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with

@@ -64,10 +64,6 @@ impl PatternNode {
         all.after(id).iter().take(count).map(Arc::clone).collect()
     }
 
-    pub(super) fn contains(&self, id: SubscriptionId) -> bool {
-        lock(&self.subscribers).contains(id)
-    }
-
     /// Calls `each` with every subscription, under the node's lock.
     pub(super) fn each(&self, mut each: impl FnMut(&Arc<Subscription>)) {
         lock(&self.subscribers).iter().for_each(&mut each);

@@ -156,9 +156,6 @@ impl EntryBits {
     }
 }
 
-/// Up to this many nodes of a queue, a listener with several matching selectors counts once.
-const FEW: usize = 4;
-
 /// The revision of a change that some subscriber was not told of: later than all others.
 const UNSETTLED: u64 = u64::MAX;
 
@@ -331,34 +328,14 @@ impl QueueState {
         self.phase == EntryPhase::Dead
     }
 
-    /// Returns the listeners of the queue: those that name it, those of patterns, and members. Of more
-    /// than some, one with several matching selectors counts several times.
+    /// Returns the listeners of the queue: those that name it, those of patterns, and members. One with
+    /// several matching selectors counts for each.
     pub(super) fn listeners(&self) -> usize {
         let members = match &self.coordinator {
             Some(coordinator) if self.grouped => coordinator.members(),
             _ => 0,
         };
-        let all = self.outside_of_groups();
-        let again = match all {
-            2..=SUBSCRIBERS_PER_STEP if self.nodes.len() <= FEW => self.counted_again(),
-            _ => 0,
-        };
-        all - again + members
-    }
-
-    /// Returns how many subscriptions are in a list and in an earlier one.
-    fn counted_again(&self) -> usize {
-        let nodes = self.nodes.iter().filter(|node| node.group.is_none());
-        let nodes: Vec<_> = nodes.filter(|node| node.len() > 0).collect();
-        let mut again = 0;
-        for (at, node) in nodes.iter().enumerate() {
-            for one in node.some_after(None, SUBSCRIBERS_PER_STEP) {
-                let named = self.subscribers.contains(one.id);
-                let before = || nodes[..at].iter().any(|earlier| earlier.contains(one.id));
-                again += usize::from(named || before());
-            }
-        }
-        again
+        self.outside_of_groups() + members
     }
 
     /// Returns the listeners outside of groups.

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
+    cursor::Cursor,
     fanout::UpdateBatch,
     inbox::Reported,
     mailbox::{SubscriptionId, WakeBatch},
@@ -111,6 +112,10 @@ impl Hub {
         now: Tick,
     ) {
         let group = subscription.group.as_ref();
+        let has_joined = |one: &Cursor| group.is_none() || one.member_id.is_some();
+        if subscription.lock().get(entry).is_some_and(has_joined) {
+            return;
+        }
         if group.is_some_and(|group| state.has_room(&entry.config, group)) {
             let start = match state.counters.sequence == state.start {
                 true => MemberStart::EntryStart,

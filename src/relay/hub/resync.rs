@@ -5,7 +5,7 @@
 //!
 //! A hash may name a queue that has no entry here. Then all patterns are checked under their own
 //! names. Subscribers that resume by a number during the walk are covered as well: from the beginning of
-//! that part a subscription checks its patterns when its queues are attached, and at its end the
+//! that part a subscription checks its patterns when its queues are introduced, and at its end the
 //! revision of forgotten changes is raised (see `resume`). The order matters: the revision is raised
 //! before the mark is cleared.
 
@@ -181,7 +181,7 @@ impl Hub {
         Phase::PatternChecks { after: None }
     }
 
-    /// From now on, a subscription checks its patterns when its queues are attached.
+    /// From now on, a subscription checks its patterns when its queues are introduced.
     pub(super) fn begin_pattern_resync(&self) {
         self.pattern_resyncs.fetch_add(1, Ordering::SeqCst);
     }

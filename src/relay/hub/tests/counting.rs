@@ -111,11 +111,11 @@ fn of_reasons_owed_together_the_strongest_is_named() {
 }
 
 #[test]
-fn overlapping_selectors_give_one_cursor_for_each_queue() {
+fn overlapping_selectors_give_one_wake_up_for_each_queue() {
     let hub = hub();
     let subscription = settled(&hub, &["ord*", "orders", "*", "orders"]);
     let other = settled(&hub, &["other"]);
-    assert_eq!(notify(&hub, "orders").listeners, 1);
+    assert_eq!(notify(&hub, "orders").listeners, 3, "one for each selector");
     let told = entries(&drain(&subscription, Tick::default()));
     assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
     assert_eq!(drain(&other, Tick::default()), []);
