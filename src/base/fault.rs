@@ -85,6 +85,10 @@ pub(crate) enum Fault {
     CentralNoCoolDown,
     /// R12: a member that has room again is given no work that waits.
     RoomUnnoticed,
+    /// R12: a member that joins a pattern takes up nothing that waits for a member.
+    MemberUnnoticed,
+    /// R12: the turn of members does not begin again.
+    MemberSkipped,
     /// R13: a wake-up that a member does not cover in time goes to no other member.
     UncoveredNotReassigned,
     /// R14: a busy member's lease never lapses.

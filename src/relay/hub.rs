@@ -36,6 +36,7 @@ mod idle;
 mod inbox;
 mod increments;
 mod interest;
+mod listeners;
 mod load;
 mod lost;
 mod mailbox;

@@ -116,10 +116,10 @@ impl SpreadWalk {
         }
         let more = hub.resync_step(walk, self.limit, now);
         // Few queues make long pauses. The patterns' steps must not wait for one each.
-        self.next_step = if walk.visits_queues() {
-            now + self.pause
-        } else {
-            now + self.pattern_pause
+        self.next_step = match walk.visits_queues() {
+            true => now + self.pause,
+            false if now < self.pauses_until => now + self.pattern_pause,
+            false => now,
         };
         if !more {
             self.current = None;
@@ -148,8 +148,11 @@ fn pattern_pause(subscriptions: u64) -> Duration {
 mod tests {
     use super::*;
     use crate::{
-        relay::hub::HubConfig,
-        types::{Notification, QueueAddress},
+        relay::hub::{HubConfig, SubscriptionId},
+        types::{
+            GroupName, ListenerId, Notification, QueueAddress, ResumeNumber, Selector,
+            SubscribeOptions,
+        },
     };
 
     fn count(hub: &Hub, queues: std::ops::Range<u64>, now: Tick) {
@@ -200,6 +203,36 @@ mod tests {
             let limit = BEGINS_AFTER + SPREAD + SPREAD / 10;
             assert!(took <= limit, "{queues} queues: {took:?}");
         }
+    }
+
+    #[test]
+    fn many_patterns_of_groups_are_checked_in_time() {
+        let hub = Hub::new(HubConfig::default());
+        let mut rng = fastrand::Rng::with_seed(1);
+        let started = Tick::default();
+        for number in 0..512_u64 {
+            let pattern = |at| format!("acct/a{number}-{at}-*").parse::<Selector>();
+            let options = SubscribeOptions {
+                listener_id: ListenerId::new("l").expect("a name"),
+                group: Some(GroupName::new("g").expect("a name")),
+                selectors: (0..256)
+                    .map(pattern)
+                    .map(|one| one.expect("valid"))
+                    .collect(),
+                capacity: 1,
+                visibility_timeout: Duration::ZERO,
+                heartbeat: Duration::from_secs(10),
+                resume: ResumeNumber::default(),
+                agent: false,
+            };
+            let id = SubscriptionId(number.into());
+            hub.subscribe(id, &options, started, &mut rng)
+                .expect("accepted");
+        }
+        let mut walks = Walks::default();
+        walks.resync_all(started);
+        let took = finish(&mut walks, &hub).since(started);
+        assert!(took <= Duration::from_millis(3_200), "{took:?}");
     }
 
     #[test]

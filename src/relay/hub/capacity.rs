@@ -323,7 +323,7 @@ impl Hub {
 
     /// Forgets `excess` idle queues without listeners, except for the request's own; returns how many
     /// it did not find. A search visits each queue once at most, and a bounded number of them.
-    fn evict(
+    pub(super) fn evict(
         &self,
         eviction: &mut Eviction,
         mut excess: usize,
@@ -346,7 +346,7 @@ impl Hub {
             let mut idle = Vec::new();
             for entry in &entries {
                 if !own.contains(entry.address())
-                    && let Some((since, by_pattern)) = entry.idle_since()
+                    && let Some((since, by_pattern)) = entry.idle_since(now)
                     && (!by_pattern || since + PATTERN_IDLE <= now)
                 {
                     idle.push((since, entry));

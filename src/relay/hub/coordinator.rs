@@ -2,14 +2,9 @@
 //!
 //! It is made with the first member, or with the first subscriber where there is a sentinel. A
 //! queue without one pays one byte's comparison. The entry's lock guards all of it. The timers call
-//! it no later than its next due time. A notification costs a step for each group that has members;
-//! retained groups cost nothing.
+//! it no later than its next due time. A notification costs a step for each group.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
     backlog::Checkpoint,
@@ -17,9 +12,10 @@ use super::{
     counters::{Counters, QueueHead},
     group::{Group, MemberReport, Unassigned},
     mailbox::{SubscriptionId, WakeBatch},
-    members::{Assignment, Subscriber},
+    pattern_node::PatternNode,
     queue_check::QueueCheck,
     queue_entry::QueueEntry,
+    subscription::Subscription,
     sync::Ordering,
 };
 use crate::{
@@ -30,17 +26,10 @@ use crate::{
 /// The groups and the sentinel of one queue.
 pub(super) struct Coordinator {
     pub(super) config: Arc<CoordinatorConfig>,
-    /// Groups by slot; a slot never moves.
-    groups: Vec<Option<Group>>,
-    names: BTreeMap<GroupName, u32>,
-    /// Groups with members.
-    active: BTreeSet<u32>,
-    /// Groups without members, by the time when they are forgotten.
-    retained: BTreeSet<(Tick, u32)>,
-    members: usize,
+    groups: BTreeMap<GroupName, Box<Group>>,
     sentinel: Option<QueueCheck>,
     /// The group that the sentinel asked last.
-    last_checked_group: u32,
+    last_checked_group: Option<GroupName>,
     /// The time at which the timers call the coordinator: no later than its next due time.
     pub(super) reconcile_at: Tick,
     /// C11: work of a group must be passed on to the other relays.
@@ -63,21 +52,6 @@ pub(super) enum CheckTurn {
     Groups,
 }
 
-/// A listener of a queue, as the queue's entry knows it.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum ListenerKey {
-    /// Outside of groups.
-    Subscriber(SubscriptionId),
-    Member(MemberId),
-}
-
-/// A member's group and its slot there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct MemberId {
-    pub(super) group: u32,
-    pub(super) slot: u32,
-}
-
 impl Coordinator {
     pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -85,14 +59,10 @@ impl Coordinator {
         let sentinel = has_sentinel.then(|| QueueCheck::new(config, seed, now));
         Self {
             config: Arc::clone(config),
-            groups: Vec::new(),
-            names: BTreeMap::new(),
-            active: BTreeSet::new(),
-            retained: BTreeSet::new(),
-            members: 0,
+            groups: BTreeMap::new(),
             reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due),
             sentinel,
-            last_checked_group: 0,
+            last_checked_group: None,
             passed_on: false,
             needs_reconcile: false,
             now,
@@ -100,145 +70,163 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn groups(&self) -> usize {
-        self.names.len()
+    pub(super) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values().map(|group| &**group)
+    }
+
+    pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut().map(|group| &mut **group)
+    }
+
+    /// Those that have members, as far as this is noted.
+    fn active(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups_mut().filter(|group| group.left_at().is_none())
+    }
+
+    pub(super) fn group(&mut self, name: &GroupName) -> Option<&mut Group> {
+        self.groups.get_mut(name).map(|group| &mut **group)
     }
 
     pub(super) fn members(&self) -> usize {
-        self.members
-    }
-
-    #[cfg(feature = "keda")]
-    pub(super) fn members_of(&self, name: &GroupName) -> usize {
-        let index = self.names.get(name);
-        let group = index.and_then(|index| self.groups[*index as usize].as_ref());
-        group.map_or(0, Group::len)
-    }
-
-    /// Returns members whose groups gave the work up to this sequence to other members only, `most`
-    /// of each group.
-    pub(super) fn not_woken(&self, sequence: u64, most: usize) -> Vec<(GroupName, SubscriptionId)> {
-        let of_group = |group: &Group| {
-            let members = group.not_woken(sequence).take(most);
-            let named = members.map(|member| (group.name.clone(), member.subscription.id));
-            named.collect::<Vec<_>>()
-        };
-        self.all_groups().flat_map(of_group).collect()
-    }
-
-    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.iter().flatten()
+        self.groups().map(|group| group.members.all.len()).sum()
     }
 
     /// Returns whether the group is known or there is room for one more. Groups without members
     /// give way.
     pub(super) fn has_room(&self, name: &GroupName) -> bool {
-        let has_room = self.active.len() < self.config.max_groups_per_queue;
+        let active = self.groups().filter(|group| group.left_at().is_none());
+        let has_room = active.count() < self.config.max_groups_per_queue;
         has_room && self.config.has_room(0) || self.knows(name)
     }
 
     pub(super) fn knows(&self, name: &GroupName) -> bool {
-        self.names.contains_key(name)
+        self.groups.contains_key(name)
     }
 
-    /// Adds a member to its group. A new group starts at `position`; where that is `uncertain`, one
-    /// member must check.
+    /// Adds a member that names the queue. A new group starts at the queue's head, and one member must
+    /// check.
     pub(super) fn join(
         &mut self,
         name: &GroupName,
-        subscriber: Subscriber,
-        (position, uncertain): (Counters, bool),
-        (now, spread): (Tick, Duration),
-    ) -> MemberId {
-        let at = self.names.get(name).copied();
-        let at = at.unwrap_or_else(|| self.make_group(name, position, uncertain));
-        let group = self.groups[at as usize].as_mut().expect("known or made");
-        if let Some(left_at) = group.left_at() {
-            self.retained
-                .remove(&(left_at + self.config.group_keep, at));
-        }
-        self.active.insert(at);
-        self.members += 1;
-        let slot = group.join(subscriber, now);
-        self.subscriber_joined(now, spread);
+        subscription: &Arc<Subscription>,
+        head: Counters,
+        is_unannounced: bool,
+        now: Tick,
+    ) {
         self.needs_reconcile = true;
-        MemberId { group: at, slot }
+        self.forget_expired(now);
+        if !self.knows(name) {
+            self.make_group(name, head, is_unannounced)
+                .request_wake(WakeReason::CatchUp);
+        }
+        if let Some(group) = self.group(name) {
+            group.members.join_named(subscription);
+        }
     }
 
-    fn make_group(&mut self, name: &GroupName, position: Counters, uncertain: bool) -> u32 {
-        if self.names.len() >= self.config.max_groups_per_queue
-            && let Some((_, oldest)) = self.retained.first().copied()
-        {
-            self.forget_group(oldest);
+    /// Sets the nodes of the groups' patterns that match the queue. A group that is new starts at
+    /// `position`; its members have not checked a queue that was `known` before. Returns the nodes of
+    /// groups for which there is no room.
+    pub(super) fn set_nodes(
+        &mut self,
+        nodes: Vec<Arc<PatternNode>>,
+        position: Counters,
+        is_known: bool,
+        is_unannounced: bool,
+        now: Tick,
+    ) -> Vec<Arc<PatternNode>> {
+        self.needs_reconcile = true;
+        self.forget_expired(now);
+        let mut of_groups: BTreeMap<GroupName, Vec<Arc<PatternNode>>> = BTreeMap::new();
+        let mut others = Vec::new();
+        for node in nodes {
+            match &node.group {
+                Some(name) => of_groups.entry(name.clone()).or_default().push(node),
+                None => others.push(node),
+            }
+        }
+        for (name, group) in &mut self.groups {
+            group
+                .members
+                .set_nodes(of_groups.remove(name).unwrap_or_default());
+        }
+        for (name, nodes) in of_groups {
+            if !self.has_room(&name) {
+                others.extend(nodes);
+                continue;
+            }
+            let group = self.make_group(&name, position, is_unannounced);
+            group.members.set_nodes(nodes);
+            if is_known {
+                group.set_unchecked();
+            }
+        }
+        others
+    }
+
+    fn make_group(
+        &mut self,
+        name: &GroupName,
+        position: Counters,
+        is_unannounced: bool,
+    ) -> &mut Group {
+        if self.groups.len() >= self.config.max_groups_per_queue {
+            let left = self.groups.iter();
+            let left = left.filter_map(|(name, group)| Some((group.left_at()?, name.clone())));
+            if let Some((_, oldest)) = left.min_by_key(|(left_at, _)| *left_at) {
+                self.forget_group(&oldest);
+            }
         }
         let timeouts = (self.config.claim_timeout, self.config.busy_lease);
         let unassigned = Unassigned::new(&self.config.unassigned);
         let mut group = Group::new(name.clone(), position, unassigned, timeouts);
-        if uncertain {
-            // The position may be older than the queue's last change.
-            group.request_wake(WakeReason::CatchUp);
+        if is_unannounced {
+            group.begin_unserved();
         }
-        let free = self.groups.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
-            // Most queues have few groups, and a list would begin with room for four.
-            if self.groups.len() < 4 {
-                self.groups.reserve_exact(1);
-            }
-            self.groups.push(None);
-            self.groups.len() - 1
-        });
-        self.groups[at] = Some(group);
-        let at = u32::try_from(at).expect("fewer groups than numbers");
-        self.names.insert(name.clone(), at);
         self.config.groups.fetch_add(1, Ordering::Relaxed);
-        at
+        self.groups.entry(name.clone()).or_insert(Box::new(group))
     }
 
-    pub(super) fn leave(&mut self, member_id: MemberId, busy: bool, now: Tick) {
-        let Some(group) = self.group(member_id) else {
-            return;
-        };
-        if !group.leave(member_id.slot, busy, now) {
-            return;
+    fn forget_group(&mut self, name: &GroupName) {
+        if let Some(mut group) = self.groups.remove(name) {
+            self.passed_on |= group.take_passed_on();
+            self.config.groups.fetch_sub(1, Ordering::Relaxed);
         }
-        let (left_at, unused) = (group.left_at(), group.is_unused());
-        let passed_on = group.take_passed_on();
-        self.members -= 1;
-        self.needs_reconcile = true;
-        self.passed_on |= passed_on;
-        if let Some(left_at) = left_at {
-            self.active.remove(&member_id.group);
+    }
+
+    /// Notes which groups have members. One that has none is kept for a while, unless it took nothing:
+    /// then it has no position to keep. Groups with members need the room; a group that comes back
+    /// checks the queue.
+    fn note_members(&mut self, now: Tick) {
+        self.forget_expired(now);
+        let mut ended = Vec::new();
+        for (name, group) in &mut self.groups {
+            if group.note_members(now) {
+                ended.push(name.clone());
+            }
+        }
+        for name in &ended {
             if let Some(sentinel) = &mut self.sentinel
-                && self.last_checked_group == member_id.group
+                && self.last_checked_group.as_ref() == Some(name)
             {
                 sentinel.ask_at_once(now);
             }
-            self.retained
-                .insert((left_at + self.config.group_keep, member_id.group));
-            // Groups with members need the room. A group that comes back checks the queue.
-            let groups = self.config.groups.load(Ordering::Relaxed);
-            let too_many = groups > self.config.max_groups as u64 / 2;
-            if unused || too_many {
-                // A group that took nothing has no position to keep.
-                self.forget_group(member_id.group);
+            let all = self.config.groups.load(Ordering::Relaxed);
+            let too_many = all > self.config.max_groups as u64 / 2;
+            if too_many || self.groups[name].is_unused() {
+                self.forget_group(name);
             }
         }
     }
 
-    fn forget_group(&mut self, at: u32) {
-        let Some(group) = self.groups[at as usize].take() else {
-            return;
-        };
-        self.names.remove(&group.name);
-        self.config.groups.fetch_sub(1, Ordering::Relaxed);
-        if let Some(left_at) = group.left_at() {
-            self.retained
-                .remove(&(left_at + self.config.group_keep, at));
+    pub(super) fn forget_expired(&mut self, now: Tick) {
+        let keep = self.config.group_keep;
+        let is_expired = |group: &Group| group.left_at().is_some_and(|at| at + keep <= now);
+        if self.groups().any(is_expired) {
+            let expired = self.groups.iter().filter(|(_, group)| is_expired(group));
+            let expired: Vec<_> = expired.map(|(name, _)| name.clone()).collect();
+            expired.iter().for_each(|name| self.forget_group(name));
         }
-        while self.groups.last().is_some_and(Option::is_none) {
-            self.groups.pop();
-        }
-        self.groups.shrink_to(self.groups.len() * 2);
     }
 
     /// A listener joined. A check that fell due without listeners is now due within `spread`.
@@ -267,10 +255,6 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.groups.iter_mut().flatten()
-    }
-
     /// Returns whether work must be passed on, once.
     pub(super) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on)
@@ -286,17 +270,6 @@ impl Coordinator {
             && !planted!(LinkCheckIgnored)
         {
             sentinel.checked_by_peer(now);
-        }
-    }
-
-    pub(super) fn group(&mut self, member_id: MemberId) -> Option<&mut Group> {
-        self.groups.get_mut(member_id.group as usize)?.as_mut()
-    }
-
-    pub(super) fn report(&mut self, member_id: MemberId, report: MemberReport, now: Tick) {
-        if let Some(group) = self.group(member_id) {
-            group.report(member_id.slot, report, now);
-            self.needs_reconcile = true;
         }
     }
 
@@ -327,14 +300,14 @@ impl Coordinator {
         self.sentinel.as_mut()
     }
 
-    pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
-        self.group(member_id)?.take(member_id.slot)
-    }
-
-    /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener outside
-    /// of groups, of which there are `others`, is to be asked.
+    /// Runs the due work, and forgets groups that were kept for long enough. Returns whether a listener
+    /// outside of groups, of which there are `others`, is to be asked.
     pub(super) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> CheckTurn {
-        self.each_active(|group| group.note_counted(&head.counters, now));
+        if self.needs_reconcile {
+            self.note_members(now);
+        }
+        self.active()
+            .for_each(|group| group.note_counted(&head.counters, now));
         self.now = now;
         let timer_due = self.reconcile_at <= now;
         if !timer_due && !std::mem::take(&mut self.needs_reconcile) {
@@ -343,16 +316,14 @@ impl Coordinator {
         }
         self.needs_reconcile = false;
         let mut passed_on = false;
-        self.each_active(|group| {
-            group.run_due(now);
+        for group in self.groups_mut() {
+            if group.left_at().is_none() {
+                group.run_due(now);
+            }
             passed_on |= group.take_passed_on();
-        });
+        }
         self.passed_on |= passed_on;
         let turn = self.begin_check(others, now);
-        while let Some((until, at)) = self.retained.first().copied().filter(|(at, _)| *at <= now) {
-            self.retained.remove(&(until, at));
-            self.forget_group(at);
-        }
         // Moved later only when the timers have fired: most redeliveries are covered long before.
         let due = self.next_due();
         self.reconcile_at = if timer_due {
@@ -366,48 +337,53 @@ impl Coordinator {
     /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
     pub(super) fn assign(
         &mut self,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         head: &QueueHead,
         mut limit: usize,
         batch: &mut WakeBatch,
     ) -> bool {
         let (mut more, now) = (false, self.now);
         let (mut due, mut passed_on) = (Tick::NEVER, false);
-        self.each_active(|group| {
-            let counted = head.wake_reason(group.position());
-            if group.has_work_to_assign(counted.is_some()) {
-                more |= group.assign(entry, head, counted, now, &mut limit, batch);
-                group.assign_check(entry, head.counters.sequence, now, batch);
-                // A parked redelivery goes on.
-                due = due.min(group.due());
-                passed_on |= group.take_passed_on();
+        for group in self.active() {
+            for _ in 0..2 {
+                let counted = head.wake_reason(group.position());
+                if group.has_work_to_assign(counted.is_some()) {
+                    more |= group.assign(entry, head, counted, now, &mut limit, batch);
+                    group.assign_check(entry, head.counters.sequence, now, batch);
+                }
+                if !group.wait(entry, &head.counters, now) {
+                    break;
+                }
             }
-        });
+            // A parked redelivery goes on.
+            due = due.min(group.due());
+            passed_on |= group.take_passed_on();
+        }
         self.passed_on |= passed_on;
         self.reconcile_at = self.reconcile_at.min(due);
         more
     }
 
     /// Returns whether no group needs this entry: all members match the queue by a pattern only,
-    /// and are up to date.
+    /// and are up to date. One without members is kept for its position.
     pub(super) fn is_idle(&self, head: &QueueHead) -> bool {
-        // A retained group keeps its position.
-        let mut groups = self.groups.iter().flatten();
-        self.retained.is_empty() && groups.all(|group| group.is_idle(&head.counters))
+        let is_idle = |group: &Group| group.left_at().is_none() && group.is_idle(&head.counters);
+        self.groups().all(is_idle)
     }
 
     /// Begins a check, where that is due. One listener is asked: a member of the next group, or, after
     /// each group has had its turn in vain, a listener outside of groups.
     fn begin_check(&mut self, others: usize, now: Tick) -> CheckTurn {
+        let active = self.active().count();
         let Some(sentinel) = self.sentinel.as_mut().filter(|check| check.due() <= now) else {
             return CheckTurn::Nobody;
         };
-        if self.active.is_empty() && others == 0 {
+        if active == 0 && others == 0 {
             sentinel.wait_for_listener();
             return CheckTurn::Nobody;
         }
         sentinel.restart(now);
-        let is_turn_of_others = sentinel.unanswered % (self.active.len() + 1) == self.active.len();
+        let is_turn_of_others = sentinel.unanswered % (active + 1) == active;
         sentinel.unanswered += 1;
         match is_turn_of_others {
             true => CheckTurn::Others,
@@ -417,42 +393,32 @@ impl Coordinator {
 
     /// Asks a member of the next group whose turn it is; returns whether one can be asked.
     pub(super) fn check_groups(&mut self, head: &Counters, now: Tick) -> bool {
-        let last = self.last_checked_group;
-        let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
-        for at in after.chain(before) {
-            let group = self.groups[*at as usize].as_mut().expect("it has members");
-            if group.check(head, now) {
-                self.last_checked_group = *at;
-                return true;
+        let after = match &self.last_checked_group {
+            Some(last) => Bound::Excluded(last.clone()),
+            None => Bound::Unbounded,
+        };
+        for from in [after, Bound::Unbounded] {
+            for (name, group) in self.groups.range_mut((from, Bound::Unbounded)) {
+                if group.left_at().is_none() && group.check(head, now) {
+                    self.last_checked_group = Some(name.clone());
+                    return true;
+                }
             }
         }
         false
     }
 
-    fn each_active(&mut self, mut each: impl FnMut(&mut Group)) {
-        for at in &self.active {
-            if let Some(group) = &mut self.groups[*at as usize] {
-                each(group);
-            }
-        }
-    }
-
     fn next_due(&self) -> Tick {
         let sentinel = self.sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due);
-        let retained = self
-            .retained
-            .first()
-            .map_or(Tick::NEVER, |(until, _)| *until);
-        let active = self.active.iter();
-        let groups = active.filter_map(|at| self.groups[*at as usize].as_ref());
-        let due = groups.map(Group::due).min().unwrap_or(Tick::NEVER);
-        sentinel.min(retained).min(due)
+        let active = self.groups().filter(|group| group.left_at().is_none());
+        let due = active.map(Group::due).min().unwrap_or(Tick::NEVER);
+        sentinel.min(due)
     }
 }
 
 impl Drop for Coordinator {
     fn drop(&mut self) {
-        let left = self.names.len() as u64;
+        let left = self.groups.len() as u64;
         self.config.groups.fetch_sub(left, Ordering::Relaxed);
     }
 }

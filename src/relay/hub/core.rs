@@ -91,6 +91,8 @@ pub(crate) struct HubStats {
     pub(crate) fanned_out: u64,
     /// Queues forgotten.
     pub(crate) forgotten: u64,
+    /// Causes of other relays that were told under a pattern's name, because their queues found no room.
+    pub(crate) unnamed: u64,
     /// Queues in memory.
     pub(crate) queues: u64,
     /// Open subscriptions.
@@ -112,6 +114,7 @@ pub(super) struct HubMetrics {
     timed: Count,
     pub(super) fanned_out: Count,
     pub(super) forgotten: Count,
+    pub(super) unnamed: Count,
 }
 
 /// Queue entries whose timers fire in one call: about a millisecond of work.
@@ -123,6 +126,8 @@ const QUEUES_PER_STEP: usize = 512;
 pub(super) struct Detaching {
     pub(super) subscription: Arc<Subscription>,
     pub(super) cursors: DetachedCursors,
+    /// Queues that waited for a member of its groups.
+    pub(super) waiting: Vec<Arc<QueueEntry>>,
     pub(super) reports: bool,
     pub(super) closed_at: Tick,
 }
@@ -389,6 +394,7 @@ impl Hub {
             timed: self.metrics.timed.load(Ordering::Relaxed),
             fanned_out: self.metrics.fanned_out.load(Ordering::Relaxed),
             forgotten: self.metrics.forgotten.load(Ordering::Relaxed),
+            unnamed: self.metrics.unnamed.load(Ordering::Relaxed),
             queues: self.entries.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
             cursors: self.shared().cursors.taken(),

@@ -7,20 +7,14 @@
 
 use std::sync::Arc;
 
-use super::{
-    coordinator::{ListenerKey, MemberId},
-    counters::Counters,
-    interest::Interest,
-    mailbox::SubscriptionId,
-    queue_entry::QueueEntry,
-};
+use super::{counters::Counters, interest::Interest, queue_entry::QueueEntry};
 use crate::base::clock::Tick;
 
 /// A subscriber's state on one queue.
 pub(super) struct Cursor {
     pub(super) entry: Arc<QueueEntry>,
-    /// A member of the queue's group; its position is the group's.
-    pub(super) member_id: Option<MemberId>,
+    /// A member that the queue's group knows; its position is the group's.
+    pub(super) is_member: bool,
     /// The position before its first undelivered event; `None` where it is owed nothing.
     pub(super) owed: Option<Counters>,
     /// R2: the relay is not certain which events the subscriber has seen, so a CATCH_UP is pending.
@@ -62,7 +56,7 @@ impl Cursor {
     pub(super) fn new(entry: Arc<QueueEntry>, is_named: bool) -> Self {
         Self {
             entry,
-            member_id: None,
+            is_member: false,
             owed: None,
             needs_catch_up: false,
             is_asked: false,
@@ -81,13 +75,6 @@ impl Cursor {
             report_number: 0,
             reported_at: Tick::default(),
             tasks: 0,
-        }
-    }
-
-    pub(super) fn listener_key(&self, id: SubscriptionId) -> ListenerKey {
-        match self.member_id {
-            Some(member_id) => ListenerKey::Member(member_id),
-            None => ListenerKey::Subscriber(id),
         }
     }
 
@@ -131,7 +118,7 @@ impl Cursor {
 
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.
     pub(super) fn is_settled(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
-        let has = self.owed.is_some() || self.is_due || self.waits || self.member_id.is_some();
+        let has = self.owed.is_some() || self.is_due || self.waits;
         let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
         !has && !self.reported_busy && is_late && !self.is_busy(reports, now, subscription)
     }

@@ -120,16 +120,13 @@ impl Hub {
                 },
             });
         }
-        let coordinator = state.coordinator.as_ref();
-        let aside = coordinator.map(|one| one.not_woken(sequence, ASIDE));
-        for (group, subscription) in aside.unwrap_or_default() {
-            let found = lock(&self.subscriptions).get(&subscription).cloned();
-            let Some(member) = found else {
-                continue;
-            };
-            entry.note(state, |sequence| Decision {
-                group: Some(group),
-                ..Decision::about(&member, DecisionKind::StoodAside, sequence, now)
+        let groups = state.coordinator.iter().flat_map(|one| one.groups());
+        let aside: Vec<_> = groups
+            .flat_map(|group| group.not_woken(sequence, ASIDE))
+            .collect();
+        for member in aside {
+            entry.note(state, |sequence| {
+                Decision::about(&member, DecisionKind::StoodAside, sequence, now)
             });
         }
     }

@@ -3,7 +3,8 @@
 //! New messages go to as many members as they need: idle ones, then the one woken least recently.
 //! Each is counted with its own capacity. R12: a member that is counted is sent the wake-up. A
 //! member is skipped while its stream has an unsent message. Choosing n members takes n steps,
-//! independent of their number. A plain structure: the entry's lock guards it.
+//! independent of their number. Work that waits for a member is listed with the group's patterns: one
+//! that joins there takes it up. A plain structure: the entry's lock guards it.
 
 use std::{
     sync::{
@@ -15,9 +16,11 @@ use std::{
 
 use super::{
     counters::{Counters, Delta},
-    members::{Member, Members, Subscriber},
+    mailbox::SubscriptionId,
+    members::{Assignment, Members},
+    queue_entry::QueueEntry,
     redelivery::Redelivery,
-    subscription::Subscription,
+    subscription::{Admission, Subscription},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -55,13 +58,13 @@ pub(super) struct Group {
     redelivery: Redelivery,
     /// At least one member got a wake-up.
     used: bool,
-    /// The members' capacities in messages, added up.
-    capacities: u64,
-    members: Members,
+    pub(super) members: Members,
     /// The member that the sentinel asked last.
-    checker: Option<u32>,
+    checker: Option<SubscriptionId>,
     /// When the last member left.
     left_at: Option<Tick>,
+    /// It came to a queue that was known before, whose messages no member has checked.
+    unchecked: bool,
     timeout: Duration,
     lease: Duration,
 }
@@ -134,10 +137,10 @@ impl Group {
             returned: Delta::default(),
             redelivery: Redelivery::default(),
             used: false,
-            capacities: 0,
             members: Members::default(),
             checker: None,
             left_at: None,
+            unchecked: false,
             timeout,
             lease,
         }
@@ -146,10 +149,6 @@ impl Group {
     /// Returns the position up to which all work was assigned.
     pub(super) fn position(&self) -> &Counters {
         &self.position
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.members.len()
     }
 
     /// Returns when the last member left, where there is none.
@@ -172,58 +171,98 @@ impl Group {
         !pending && !behind && self.members.is_idle()
     }
 
-    pub(super) fn each_member(&self, each: &mut impl FnMut(&Arc<Subscription>)) {
-        self.members
-            .iter()
-            .for_each(|member| each(&member.subscriber.subscription));
-    }
-
-    /// Returns the members without a wake-up for this sequence, if all work up to it was assigned to
+    /// Returns some members without a wake-up for this sequence, if all work up to it was assigned to
     /// others.
-    pub(super) fn not_woken(&self, sequence: u64) -> impl Iterator<Item = &Subscriber> {
-        let has = move |member: &Member| member.notified_up_to >= Some(sequence);
-        let assigned = self.position.sequence >= sequence && self.members.iter().any(has);
-        let members = self
-            .members
-            .iter()
-            .filter(move |member| assigned && !has(member));
-        members.map(|member| &member.subscriber)
-    }
-
-    /// Adds a member. It is asked at once where no other member was left to ask.
-    pub(super) fn join(&mut self, subscriber: Subscriber, now: Tick) -> u32 {
-        self.left_at = None;
-        self.capacities += u64::from(subscriber.subscription.mailbox.capacity);
-        let slot = self.members.join(subscriber);
-        if self.redelivery.is_given_up() {
-            self.request_wake(WakeReason::Reassigned);
-            self.redelivery.rearm(now + self.timeout);
-        }
-        slot
-    }
-
-    /// A member's stream ended. R16: a wake-up that it did not take, or was busy with, is
-    /// redelivered at once. Returns whether there was such a member.
-    pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
-        let Some(member) = self.members.leave(slot) else {
-            return false;
+    pub(super) fn not_woken(&self, sequence: u64, most: usize) -> Vec<Arc<Subscription>> {
+        let members = &self.members;
+        let has = |id| {
+            let known = members.get(id);
+            known.is_some_and(|member| member.notified_up_to >= Some(sequence))
         };
-        self.capacities -= u64::from(member.subscriber.subscription.mailbox.capacity);
-        if member.tried_in_round == self.redelivery.round {
-            self.redelivery.tried_members = self.redelivery.tried_members.saturating_sub(1);
+        let ids = members.known().map(|member| member.subscription.id);
+        let woken = ids.filter(|id| has(*id)).count();
+        if self.position.sequence < sequence || woken == 0 {
+            return Vec::new();
         }
-        let untaken = member.assignment.is_some();
-        if let Some(assignment) = member.assignment {
+        let mut some = members.all.first(most + woken);
+        some.retain(|one| !has(one.id));
+        some.truncate(most);
+        some
+    }
+
+    /// Notes whether the group has members. Returns whether its last one has left.
+    pub(super) fn note_members(&mut self, now: Tick) -> bool {
+        let is_empty = self.members.is_empty();
+        if !is_empty {
+            self.left_at = None;
+        }
+        let ends = is_empty && self.left_at.is_none();
+        if ends {
+            self.left_at = Some(now);
+            self.pass_on_at_end();
+        }
+        ends
+    }
+
+    /// The group came to a queue that was known before.
+    pub(super) fn set_unchecked(&mut self) {
+        self.unchecked = true;
+    }
+
+    /// One member must check the queue, unless it was known when the group came. Returns whether that is
+    /// requested now.
+    pub(super) fn request_first_check(&mut self) -> bool {
+        let is_due = std::mem::take(&mut self.unchecked);
+        if is_due {
+            self.request_wake(WakeReason::CatchUp);
+        }
+        is_due
+    }
+
+    /// Has a member that reports become known; returns whether it is one.
+    pub(super) fn admit(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        subscription: &Arc<Subscription>,
+    ) -> bool {
+        self.members.admit(entry, subscription) == Admission::Member
+    }
+
+    /// A known member's stream ended. R16: a wake-up that it did not take, or was busy with, is
+    /// redelivered at once.
+    pub(super) fn leave(&mut self, id: SubscriptionId, busy: bool, now: Tick) {
+        let Some(assignment) = self.forget(id) else {
+            return;
+        };
+        let untaken = assignment.is_some();
+        if let Some(assignment) = assignment {
             self.returned.add(&assignment.delta);
         }
         if untaken || busy {
             self.reassign(now);
         }
-        if self.len() == 0 {
-            self.left_at = Some(now);
-            self.pass_on_at_end(untaken || busy);
+    }
+
+    /// A member is not known from now on. Returns its wake-up, if it was known.
+    pub(super) fn forget(&mut self, id: SubscriptionId) -> Option<Option<Assignment>> {
+        let member = self.members.remove(id)?;
+        if member.tried_in_round == self.redelivery.round {
+            self.redelivery.tried_members = self.redelivery.tried_members.saturating_sub(1);
         }
-        true
+        Some(member.assignment)
+    }
+
+    /// A member that has joined is asked at once where no other one was left to ask.
+    fn ask_who_joined(&mut self, now: Tick) {
+        if self.redelivery.is_given_up() && self.members.has_fresh() {
+            self.request_wake(WakeReason::Reassigned);
+            self.redelivery.rearm(now + self.timeout);
+        }
+    }
+
+    /// Returns whether all members were asked in this round.
+    fn all_tried(&mut self) -> bool {
+        self.members.are_all(self.redelivery.tried_members)
     }
 
     /// Requests a wake-up of one member, with or without new events.
@@ -257,7 +296,7 @@ impl Group {
         }
         let asks = self.requested.is_some();
         // A parked redelivery goes on when a member's stream has sent.
-        if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
+        if new || asks && !self.redelivery.is_open() {
             self.redelivery.track(head.sequence, now, self.timeout);
         }
     }
@@ -270,21 +309,22 @@ impl Group {
     /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
     /// lapsed (R14), is redelivered.
     pub(super) fn run_due(&mut self, now: Tick) {
-        while let Some(slot) = self.members.pop_expired_lease(now) {
+        self.ask_who_joined(now);
+        while let Some(id) = self.members.pop_expired_lease(now) {
             if planted!(LeaseNeverLapses) {
                 continue;
             }
             // Marked before, so that the round ends where all others were asked: its messages may
             // have become visible after the others polled.
-            self.mark_tried(slot);
+            self.mark_tried(id);
             self.reassign(now);
-            self.mark_tried(slot);
-            self.members.postpone(slot);
+            self.mark_tried(id);
+            self.members.postpone(id);
         }
         if self.redelivery.due() > now {
             return;
         }
-        if self.redelivery.tried_members >= self.len() || planted!(UncoveredNotReassigned) {
+        if self.all_tried() || planted!(UncoveredNotReassigned) {
             return self.end_round(now);
         }
         self.request_wake(WakeReason::Reassigned);
@@ -307,26 +347,26 @@ impl Group {
         self.pass_on_given_up();
     }
 
-    pub(super) fn report(&mut self, slot: u32, report: MemberReport, now: Tick) {
+    pub(super) fn report(&mut self, id: SubscriptionId, report: MemberReport, now: Tick) {
         if let Some(capacity) = report.capacity {
-            self.members.set_capacity(slot, capacity);
+            self.members.set_capacity(id, capacity);
         }
-        let Some(member) = self.members.get(slot) else {
+        let Some(member) = self.members.get(id) else {
             return;
         };
         let asked = member.tried_in_round == self.redelivery.round && member.assignment.is_none();
         let (notified_up_to, capacity) = (
             member.notified_up_to,
-            u64::from(member.subscriber.subscription.mailbox.capacity),
+            u64::from(member.subscription.mailbox.capacity),
         );
-        let was_checker = self.checker == Some(slot);
+        let was_checker = self.checker == Some(id);
         match report.state {
             ReportState::Busy => {
                 let lease = Some(now + self.lease);
-                self.members.set_busy(slot, true, lease);
+                self.members.set_busy(id, true, lease);
             }
             ReportState::Drained if notified_up_to <= Some(report.sequence) => {
-                self.members.set_busy(slot, false, None);
+                self.members.set_busy(id, false, None);
             }
             ReportState::Drained => {}
             ReportState::Unspecified => return,
@@ -349,13 +389,13 @@ impl Group {
                 // Each other member may be asked in this round.
                 let due = now + self.timeout;
                 self.redelivery.restart(self.position.sequence, due);
-                self.mark_tried(slot);
+                self.mark_tried(id);
             }
         }
         let drained_early =
             report.state == ReportState::Drained && notified_up_to <= Some(report.sequence);
         if drained_early && self.expedite(report.sequence) {
-            self.allow_retry(slot);
+            self.allow_retry(id);
             self.request_wake(WakeReason::Reassigned);
             self.redelivery.rearm(now + self.timeout);
         }
@@ -364,7 +404,7 @@ impl Group {
     /// Another member must get a wake-up. Where all were asked in this round, a new round begins,
     /// because the old one has no member left.
     fn reassign(&mut self, now: Tick) {
-        let over = self.redelivery.is_open() && self.redelivery.tried_members >= self.len();
+        let over = self.redelivery.is_open() && self.all_tried();
         if over && planted!(SpentRoundDropped) {
             return;
         }
@@ -379,19 +419,21 @@ impl Group {
     }
 
     /// The member may be asked again in this round.
-    fn allow_retry(&mut self, slot: u32) {
+    fn allow_retry(&mut self, id: SubscriptionId) {
         let round = self.redelivery.round;
-        let member = self.members.member_mut(slot);
-        if member.tried_in_round == round {
+        if let Some(member) = self.members.get_mut(id)
+            && member.tried_in_round == round
+        {
             member.tried_in_round = 0;
             self.redelivery.tried_members -= 1;
         }
     }
 
-    fn mark_tried(&mut self, slot: u32) {
+    fn mark_tried(&mut self, id: SubscriptionId) {
         let round = self.redelivery.round;
-        let member = self.members.member_mut(slot);
-        if std::mem::replace(&mut member.tried_in_round, round) != round {
+        if let Some(member) = self.members.get_mut(id)
+            && std::mem::replace(&mut member.tried_in_round, round) != round
+        {
             self.redelivery.tried_members += 1;
         }
     }

@@ -8,8 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    queue_entry::{EntryPhase, QueueEntry, QueueState},
-    subscription::Subscription,
+    queue_entry::{QueueEntry, QueueState},
     sync::Ordering,
 };
 use crate::base::{clock::Tick, fault::planted};
@@ -17,14 +16,18 @@ use crate::base::{clock::Tick, fault::planted};
 impl QueueState {
     /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
     /// in use.
-    fn idle(&self) -> Option<(Tick, bool)> {
-        let named = self.subscribers.len() > 0 || self.held > 0;
+    fn idle(&mut self, now: Tick) -> Option<(Tick, bool)> {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.forget_expired(now);
+        }
+        let named = self.outside.named.len() > 0 || self.held > 0;
         let needed = self.has_timers() || self.is_listed() || self.is_walked();
-        if self.phase == EntryPhase::Dead || named || needed {
+        if self.is_dead || named || needed {
             return None;
         }
-        let coordinator = self.coordinator.as_ref();
-        let idle = coordinator.is_none_or(|one| !self.grouped || one.is_idle(&self.head()));
+        let head = self.head();
+        let coordinator = self.coordinator.as_ref().filter(|_| self.grouped);
+        let idle = coordinator.is_none_or(|one| one.is_idle(&head));
         idle.then(|| (self.idle_since(), self.listeners() > 0))
     }
 }
@@ -32,8 +35,8 @@ impl QueueState {
 impl QueueEntry {
     /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
     /// in use.
-    pub(super) fn idle_since(self: &Arc<Self>) -> Option<(Tick, bool)> {
-        self.lock_with_nodes().idle()
+    pub(super) fn idle_since(&self, now: Tick) -> Option<(Tick, bool)> {
+        self.lock_with_nodes(now).idle(now)
     }
 }
 
@@ -46,9 +49,9 @@ impl Hub {
         (idle_since, now): (Tick, Tick),
         pattern_idle: Duration,
     ) -> bool {
-        let mut guard = entry.lock_with_nodes();
+        let mut guard = entry.lock_with_nodes(now);
         let state = &mut *guard;
-        let Some((since, by_pattern)) = state.idle() else {
+        let Some((since, by_pattern)) = state.idle(now) else {
             return false;
         };
         let wait = if by_pattern {
@@ -66,30 +69,17 @@ impl Hub {
             self.floor.fetch_max(floor, Ordering::AcqRel);
         }
         if !planted!(DeadNotMarked) {
-            state.phase = EntryPhase::Dead;
+            state.is_dead = true;
         }
-        for node in &state.nodes {
-            node.set_needed();
-        }
-        let mut members: Vec<Arc<Subscription>> = Vec::new();
-        if let Some(coordinator) = &state.coordinator {
-            let each = &mut |member: &_| members.push(Arc::clone(member));
-            coordinator
-                .all_groups()
-                .for_each(|group| group.each_member(each));
-        }
+        let groups = state.coordinator.iter().flat_map(|one| one.groups());
+        let of_groups = groups.flat_map(|group| &group.members.all.nodes);
+        let nodes = state.outside.nodes.iter().chain(of_groups);
+        nodes.for_each(|node| node.set_needed());
         (state.coordinator, state.grouped) = (None, false);
         // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
         // come up for ever.
         let _ = state.rearm(entry, &self.timers);
         drop(guard);
-        for member in &members {
-            let removed = member.lock().remove_member(entry);
-            if let Some(change) = removed {
-                self.shared().cursors.give_back(member, 1);
-                self.change_load(change, now);
-            }
-        }
         self.entries.remove(entry);
         self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
         true

@@ -14,7 +14,6 @@ use std::{
 };
 
 use super::{
-    coordinator::MemberId,
     cursor::Cursor,
     decisions::{Decision, DecisionKind},
     group::MemberReport,
@@ -149,10 +148,10 @@ impl Inbox {
         self.cursors.len()
     }
 
-    /// Adds a cursor for an entry that has none.
+    /// Returns the cursor of an entry, and makes it if there is none.
     pub(super) fn insert(&mut self, entry: &Arc<QueueEntry>, is_named: bool) -> &mut Cursor {
-        let cursor = Box::new(Cursor::new(Arc::clone(entry), is_named));
-        self.cursors.entry(entry.number()).or_insert(cursor)
+        let make = || Box::new(Cursor::new(Arc::clone(entry), is_named));
+        self.cursors.entry(entry.number()).or_insert_with(make)
     }
 
     /// Notes that the cursor has something to send. Returns whether to wake the stream.
@@ -186,7 +185,7 @@ impl Inbox {
 
     /// Takes a quarter of the waiting queues, `most` at most, so that other members of their groups
     /// get a share. Returns them, and whether none is left.
-    pub(super) fn take_waiting(&mut self, most: usize) -> (Vec<(Arc<QueueEntry>, MemberId)>, bool) {
+    pub(super) fn take_waiting(&mut self, most: usize) -> (Vec<Arc<QueueEntry>>, bool) {
         let count = self.waiting.len().div_ceil(4).min(most);
         let mut taken = Vec::new();
         for number in self.waiting.drain(..count) {
@@ -194,9 +193,7 @@ impl Inbox {
                 continue;
             };
             cursor.waits = false;
-            if let Some(member_id) = cursor.member_id {
-                taken.push((Arc::clone(&cursor.entry), member_id));
-            }
+            taken.push(Arc::clone(&cursor.entry));
         }
         (taken, self.waiting.is_empty())
     }
@@ -406,18 +403,6 @@ impl Inbox {
         Some((cursor, change))
     }
 
-    /// Removes the cursor of a member whose queue was forgotten; one with something to do becomes that of
-    /// a subscriber. Returns the change of the load.
-    pub(super) fn remove_member(&mut self, entry: &QueueEntry) -> Option<LoadChange> {
-        let reports = self.reports;
-        let cursor = self.get_mut(entry)?;
-        cursor.member_id = None;
-        if cursor.is_due || reports && cursor.has_work() {
-            return None;
-        }
-        self.remove(entry).map(|(_, change)| change)
-    }
-
     /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with
     /// events that are older.
     pub(super) fn note_position(&mut self, entry: &Arc<QueueEntry>, state: &QueueState) {
@@ -520,7 +505,7 @@ impl Inbox {
             }
             ReportState::Unspecified => {}
         }
-        let listener = cursor.listener_key(subscription.id);
+        let is_member = cursor.is_member;
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
         self.note_tasks(tasks, report.active_dequeue_tasks);
         if told {
@@ -530,8 +515,7 @@ impl Inbox {
         self.note_held(entry, state);
         let change = LoadChange::of_tasks(tasks, report.active_dequeue_tasks);
         let change = change.plus(self.load_since(before));
-        let capacity = subscription.mailbox.capacity;
-        let (needs_reconcile, ask_more) = state.report(listener, member_report, capacity, now);
+        let (needs_reconcile, ask_more) = state.report(subscription, is_member, member_report, now);
         Reported {
             needs_reconcile,
             ask_more,

@@ -47,6 +47,8 @@ const ASSIGNED: u64 = 1 << 1;
 const AWAITED: u64 = 1 << 2;
 /// Its listener has reported at least once.
 const REPORTS: u64 = 1 << 3;
+/// The subscription has ended.
+const CLOSED: u64 = 1 << 5;
 /// The waiting queues are being reconciled: each may assign one more wake-up to the stream.
 const TURNS: u64 = 1 << 4;
 
@@ -116,6 +118,15 @@ impl Mailbox {
 
     pub(super) fn reports(&self) -> bool {
         self.stream.load(Ordering::Acquire) & REPORTS != 0
+    }
+
+    /// The subscription ends.
+    pub(super) fn close(&self) {
+        self.stream.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.stream.load(Ordering::Acquire) & CLOSED != 0
     }
 
     /// Returns whether its listener counts as polling.

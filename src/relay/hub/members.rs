@@ -1,53 +1,64 @@
 //! The members of one group on one queue, and the order in which they get wake-ups.
 //!
-//! Idle members come first, then the member woken least recently. A member whose stream has
-//! an unsent message is out of the order. Choosing costs the logarithm of the number of members;
-//! only the sentinel's checks skip members that never report. A plain structure.
+//! A member that has done nothing here has no state: it is in the queue's list or in its pattern's
+//! node, and gets its turn after the one that had it last. One that got a wake-up is *known* until it
+//! has nothing more to do. Those without state come first, then idle ones, then busy ones; of each kind
+//! the one woken least recently. A member whose stream has an unsent message is out of the order.
+//! Choosing costs the logarithm of the number of known members; only the sentinel's checks skip members
+//! that never report. A plain structure.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use super::{counters::Delta, queue_entry::QueueEntry, subscription::Subscription};
+use super::{
+    counters::Delta,
+    listeners::Listeners,
+    mailbox::SubscriptionId,
+    pattern_node::PatternNode,
+    queue_entry::QueueEntry,
+    subscription::{Admission, Subscription},
+};
 use crate::{
     base::{clock::Tick, fault::planted},
     types::WakeReason,
 };
 
-/// The members by slot; a slot never moves.
+/// The members of a group.
 #[derive(Default)]
 pub(super) struct Members {
-    members: Vec<Option<Member>>,
-    free: Vec<u32>,
-    /// Members that can get a wake-up now, in order.
+    pub(super) all: Listeners,
+    /// The messages that those which name the queue take at once.
+    named_capacity: u64,
+    known: BTreeMap<SubscriptionId, Box<Member>>,
+    /// Known members that can get a wake-up now, in order.
     ready: BTreeSet<Rank>,
     /// Busy members by the end of their leases (R14: BUSY is a lease).
-    leases: BTreeSet<(Tick, u32)>,
+    leases: BTreeSet<(Tick, SubscriptionId)>,
     wake_count: u64,
+    /// The one that became known last: the turn of the others goes on after it.
+    turn: Option<SubscriptionId>,
+    /// All were known when so many had joined; `None`: some may not be.
+    all_known_at: Option<u64>,
 }
 
 /// A member's rank: idle before busy, then by its last wake-up.
-type Rank = (bool, u64, u32);
+type Rank = (bool, u64, SubscriptionId);
 
-/// A subscription in a group.
-#[derive(Clone)]
-pub(super) struct Subscriber {
-    pub(super) subscription: Arc<Subscription>,
-    /// Only a pattern matches the queue.
-    pub(super) by_pattern: bool,
-}
-
-/// One subscription of the group.
+/// A known member.
 pub(super) struct Member {
-    pub(super) subscriber: Subscriber,
+    pub(super) subscription: Arc<Subscription>,
     pub(super) assignment: Option<Assignment>,
     /// The newest sequence that was assigned to it.
     pub(super) notified_up_to: Option<u64>,
-    pub(super) woken_order: u64,
+    woken_order: u64,
     /// The last round in which it was asked.
     pub(super) tried_in_round: u64,
     pub(super) busy: bool,
     /// Messages that it can take now; with 0 it gets no wake-up.
     pub(super) capacity: u32,
-    pub(super) lease: Option<Tick>,
+    lease: Option<Tick>,
 }
 
 /// A wake-up that waits for its member's stream.
@@ -71,118 +82,195 @@ pub(super) enum Candidates {
     Checkers,
 }
 
+/// A member that was chosen.
+pub(super) enum Chosen {
+    /// A known one, out of the order until its stream is ready again.
+    Member(Arc<Subscription>),
+    /// One for which there is no room: it can be told under its pattern's name only.
+    WithoutRoom(Arc<Subscription>),
+}
+
 impl Members {
-    pub(super) fn len(&self) -> usize {
-        self.members.len() - self.free.len()
+    pub(super) fn known(&self) -> impl Iterator<Item = &Member> {
+        self.known.values().map(|member| &**member)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().flatten()
+    /// Returns whether the group has no member, and none whose stream has just ended.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.all.is_empty()
+    }
+
+    /// Adds one that names the queue.
+    pub(super) fn join_named(&mut self, subscription: &Arc<Subscription>) {
+        if self.all.named.insert(subscription) {
+            self.named_capacity += u64::from(subscription.mailbox.capacity);
+        }
+        self.all_known_at = None;
+    }
+
+    /// Removes one that names the queue; returns whether it did.
+    pub(super) fn leave_named(&mut self, subscription: &Subscription) -> bool {
+        let was_there = self.all.named.remove(subscription.id);
+        if was_there {
+            self.named_capacity -= u64::from(subscription.mailbox.capacity);
+        }
+        was_there
+    }
+
+    /// The queue has looked up its patterns.
+    pub(super) fn set_nodes(&mut self, nodes: Vec<Arc<PatternNode>>) {
+        self.all.nodes = nodes;
+        self.all_known_at = None;
+    }
+
+    /// Returns the messages that they take at once. One with several matching selectors counts for each.
+    pub(super) fn capacity(&self) -> u64 {
+        let patterns = self.all.nodes.iter().map(|node| node.capacity());
+        self.named_capacity + patterns.sum::<u64>()
+    }
+
+    fn joined(&self) -> u64 {
+        self.all.nodes.iter().map(|node| node.joined()).sum()
+    }
+
+    /// Returns whether these are all members.
+    pub(super) fn are_all(&mut self, count: usize) -> bool {
+        count >= self.known.len() && !self.has_fresh()
     }
 
     /// Returns whether every member can get a wake-up.
-    pub(super) fn all_ready(&self) -> bool {
-        self.ready.len() == self.len()
+    pub(super) fn all_ready(&mut self) -> bool {
+        self.are_all(self.ready.len())
+    }
+
+    /// Returns whether a member may get a wake-up now.
+    pub(super) fn any_ready(&self) -> bool {
+        !self.ready.is_empty() || self.all_known_at != Some(self.joined())
     }
 
     /// Returns whether a member that was not asked in this round can get a wake-up now.
-    pub(super) fn any_ready_untried(&self, round: u64) -> bool {
-        self.ready
-            .iter()
-            .any(|rank| self.member(rank.2).tried_in_round != round)
+    pub(super) fn any_ready_untried(&mut self, round: u64) -> bool {
+        let is_untried = |rank: &Rank| self.known[&rank.2].tried_in_round != round;
+        self.ready.iter().any(is_untried) || self.has_fresh()
     }
 
     /// Returns whether a member can be asked for a check.
     pub(super) fn any_can_check(&self, now: Tick) -> bool {
-        self.iter()
-            .any(|member| member.subscriber.subscription.mailbox.can_check(now))
+        let can_check = |one: &Subscription| one.mailbox.can_check(now);
+        self.all.next_after(None, &can_check).is_some()
     }
 
     /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
     /// names the queue.
     pub(super) fn is_idle(&self) -> bool {
-        let mut members = self.members.iter().flatten();
-        let idle =
-            members.all(|member| member.assignment.is_none() && member.subscriber.by_pattern);
-        idle && self.leases.is_empty()
+        let idle = self.known().all(|member| member.assignment.is_none());
+        idle && self.leases.is_empty() && self.all.named.len() == 0
     }
 
-    pub(super) fn any_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Returns whether a member is not known.
+    pub(super) fn has_fresh(&mut self) -> bool {
+        self.fresh(&|_| true).is_some()
     }
 
-    pub(super) fn join(&mut self, subscriber: Subscriber) -> u32 {
-        let member = Member {
-            capacity: subscriber.subscription.mailbox.capacity,
-            subscriber,
-            assignment: None,
-            notified_up_to: None,
-            woken_order: 0,
-            tried_in_round: 0,
-            busy: false,
-            lease: None,
+    /// Returns the next member that is not known, and that is accepted.
+    fn fresh(&mut self, accept: &impl Fn(&Subscription) -> bool) -> Option<Arc<Subscription>> {
+        // Read first: one that joins during the search is searched for again.
+        let joined = self.joined();
+        if self.all_known_at == Some(joined) {
+            return None;
+        }
+        let (known, turn) = (&self.known, self.turn);
+        let is_skipped = |id| planted!(MemberSkipped) && Some(id) < turn;
+        let is_fresh = |one: &Subscription| {
+            !known.contains_key(&one.id) && !is_skipped(one.id) && !one.mailbox.is_closed()
         };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.members[slot as usize] = Some(member);
-                slot
-            }
-            None => {
-                // Many groups have one member, and a list would begin with room for four.
-                if self.members.len() < 4 {
-                    self.members.reserve_exact(1);
-                }
-                self.members.push(Some(member));
-                u32::try_from(self.members.len() - 1).expect("fewer members than numbers")
-            }
-        };
-        self.set_ready(slot);
-        slot
+        let next = self.all.next_after(self.turn, &is_fresh);
+        if next.is_none() {
+            self.all_known_at = Some(joined);
+        }
+        next.filter(|next| accept(next)).or_else(|| {
+            let accept = |one: &Subscription| is_fresh(one) && accept(one);
+            self.all.next_after(self.turn, &accept)
+        })
     }
 
-    pub(super) fn leave(&mut self, slot: u32) -> Option<Member> {
-        let member = self.members.get_mut(slot as usize)?.take()?;
-        self.free.push(slot);
-        self.ready.remove(&member.rank(slot));
+    /// Has a member become known; its cursor is made.
+    pub(super) fn admit(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        subscription: &Arc<Subscription>,
+    ) -> Admission {
+        let id = subscription.id;
+        if self.known.contains_key(&id) {
+            return Admission::Member;
+        }
+        let admission = subscription.join_group(entry);
+        if admission == Admission::Member {
+            let member = Member {
+                capacity: subscription.mailbox.capacity,
+                subscription: Arc::clone(subscription),
+                assignment: None,
+                notified_up_to: None,
+                woken_order: 0,
+                tried_in_round: 0,
+                busy: false,
+                lease: None,
+            };
+            self.known.insert(id, Box::new(member));
+            self.set_ready(id);
+        }
+        admission
+    }
+
+    /// The member is not known from now on.
+    pub(super) fn remove(&mut self, id: SubscriptionId) -> Option<Box<Member>> {
+        let member = self.known.remove(&id)?;
+        self.ready.remove(&member.rank());
         if let Some(end) = member.lease {
-            self.leases.remove(&(end, slot));
+            self.leases.remove(&(end, id));
         }
-        if self.len() == 0 {
-            (self.members, self.free) = (Vec::new(), Vec::new());
-        }
+        self.all_known_at = None;
         Some(member)
     }
 
+    /// Returns whether the member has no state that is needed.
+    pub(super) fn is_settled(&self, id: SubscriptionId) -> bool {
+        self.get(id).is_none_or(|one| {
+            let is_free = one.capacity == one.subscription.mailbox.capacity;
+            one.assignment.is_none() && one.lease.is_none() && is_free
+        })
+    }
+
     /// The member's stream has sent all its messages.
-    pub(super) fn set_ready(&mut self, slot: u32) {
-        if let Some(member) = self.get(slot).filter(|member| member.capacity > 0) {
-            let rank = member.rank(slot);
+    pub(super) fn set_ready(&mut self, id: SubscriptionId) {
+        if let Some(member) = self.get(id).filter(|member| member.capacity > 0) {
+            let rank = member.rank();
             self.ready.insert(rank);
         }
     }
 
     /// The member states how many messages it can take from now on.
-    pub(super) fn set_capacity(&mut self, slot: u32, capacity: u32) {
-        let Some(member) = self.get_mut(slot) else {
+    pub(super) fn set_capacity(&mut self, id: SubscriptionId, capacity: u32) {
+        let Some(member) = self.get_mut(id) else {
             return;
         };
-        let most = member.subscriber.subscription.mailbox.capacity;
+        let most = member.subscription.mailbox.capacity;
         let before = std::mem::replace(&mut member.capacity, capacity.min(most));
-        let rank = member.rank(slot);
+        let rank = member.rank();
         match (before, capacity) {
             (1.., 0) => _ = self.ready.remove(&rank),
             // A stream with an unsent message is found out when it is chosen.
-            (0, 1..) if !planted!(RoomUnnoticed) => self.set_ready(slot),
+            (0, 1..) if !planted!(RoomUnnoticed) => self.set_ready(id),
             _ => {}
         }
     }
 
-    pub(super) fn get(&self, slot: u32) -> Option<&Member> {
-        self.members.get(slot as usize)?.as_ref()
+    pub(super) fn get(&self, id: SubscriptionId) -> Option<&Member> {
+        self.known.get(&id).map(|member| &**member)
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Member> {
-        self.members.get_mut(slot as usize)?.as_mut()
+    pub(super) fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Member> {
+        self.known.get_mut(&id).map(|member| &mut **member)
     }
 
     /// Returns when the next lease ends.
@@ -191,95 +279,122 @@ impl Members {
     }
 
     /// Removes a lease that has ended, and returns its member.
-    pub(super) fn pop_expired_lease(&mut self, now: Tick) -> Option<u32> {
-        let &(end, slot) = self.leases.first()?;
+    pub(super) fn pop_expired_lease(&mut self, now: Tick) -> Option<SubscriptionId> {
+        let &(end, id) = self.leases.first()?;
         if end > now {
             return None;
         }
         self.leases.pop_first();
-        self.member_mut(slot).lease = None;
-        Some(slot)
+        if let Some(member) = self.get_mut(id) {
+            member.lease = None;
+        }
+        Some(id)
     }
 
-    /// Chooses the next member for a wake-up up to sequence `head` in `round`.
+    /// Returns whether a member can be chosen.
+    pub(super) fn has(&mut self, among: Candidates, head: u64, round: u64, now: Tick) -> bool {
+        self.next_known(among, head, round, now).is_some() || self.next_fresh(among, now).is_some()
+    }
+
+    /// Chooses the next member for a wake-up up to sequence `head` in `round`, whose stream has no
+    /// unsent message.
     pub(super) fn choose(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        among: Candidates,
+        head: u64,
+        round: u64,
+        now: Tick,
+    ) -> Option<Chosen> {
+        loop {
+            let one = match self.next_fresh(among, now) {
+                Some(fresh) => {
+                    self.turn = Some(fresh.id);
+                    match self.admit(entry, &fresh) {
+                        Admission::Member => fresh,
+                        Admission::NoRoom => return Some(Chosen::WithoutRoom(fresh)),
+                        // It is not found again.
+                        Admission::Ended => continue,
+                    }
+                }
+                None => {
+                    let id = self.next_known(among, head, round, now)?;
+                    Arc::clone(&self.get(id)?.subscription)
+                }
+            };
+            let rank = self.get(one.id)?.rank();
+            self.ready.remove(&rank);
+            if one.assign(entry) {
+                return Some(Chosen::Member(one));
+            }
+        }
+    }
+
+    fn next_fresh(&mut self, among: Candidates, now: Tick) -> Option<Arc<Subscription>> {
+        self.fresh(&|one| among != Candidates::Checkers || one.mailbox.can_check(now))
+    }
+
+    fn next_known(
         &self,
         among: Candidates,
         head: u64,
         round: u64,
         now: Tick,
-    ) -> Option<u32> {
-        let untold = |rank: &&Rank| self.member(rank.2).notified_up_to < Some(head);
-        let untried = |rank: &&Rank| self.member(rank.2).tried_in_round != round;
+    ) -> Option<SubscriptionId> {
+        let member = |rank: &Rank| &self.known[&rank.2];
+        let untold = |rank: &&Rank| member(rank).notified_up_to < Some(head);
+        let untried = |rank: &&Rank| member(rank).tried_in_round != round;
         // Among idle members, and among busy ones, a notified or asked member comes last.
         let idle = self.ready.first();
-        let busy = self.ready.range((true, 0, 0)..).next();
+        let first_id = SubscriptionId(0);
+        let busy = self.ready.range((true, 0, first_id)..).next();
         let chosen = match among {
             Candidates::All => idle,
             Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
             Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
             Candidates::Checkers => {
-                let can = |rank: &&Rank| {
-                    self.member(rank.2)
-                        .subscriber
-                        .subscription
-                        .mailbox
-                        .can_check(now)
-                };
+                let can = |rank: &&Rank| member(rank).subscription.mailbox.can_check(now);
                 self.ready.iter().find(can)
             }
         };
         chosen.map(|rank| rank.2)
     }
 
-    /// Takes a member out of the order until its stream is ready again. Returns its subscriber,
-    /// unless the stream has an unsent message.
-    pub(super) fn assign(&mut self, slot: u32, entry: &QueueEntry) -> Option<Arc<Subscription>> {
-        let member = self.members[slot as usize].as_mut()?;
-        self.ready.remove(&member.rank(slot));
-        let one = &member.subscriber.subscription;
-        one.assign(entry).then(|| Arc::clone(one))
-    }
-
     /// Moves a member behind all others of its state.
-    pub(super) fn postpone(&mut self, slot: u32) {
+    pub(super) fn postpone(&mut self, id: SubscriptionId) {
         self.wake_count += 1;
         let wake_count = self.wake_count;
-        let member = self.members[slot as usize].as_mut().expect("it is there");
-        let was = self.ready.remove(&member.rank(slot));
-        member.woken_order = wake_count;
-        if was {
-            self.ready.insert(member.rank(slot));
-        }
+        self.reorder(id, |member| member.woken_order = wake_count);
     }
 
-    pub(super) fn set_busy(&mut self, slot: u32, busy: bool, lease: Option<Tick>) {
-        let member = self.members[slot as usize].as_mut().expect("it reports");
+    pub(super) fn set_busy(&mut self, id: SubscriptionId, busy: bool, lease: Option<Tick>) {
+        let Some(member) = self.get_mut(id) else {
+            return;
+        };
         if let Some(end) = std::mem::replace(&mut member.lease, lease) {
-            self.leases.remove(&(end, slot));
+            self.leases.remove(&(end, id));
         }
         if let Some(end) = lease {
-            self.leases.insert((end, slot));
+            self.leases.insert((end, id));
         }
-        let was = self.ready.remove(&member.rank(slot));
-        member.busy = busy;
-        if was {
-            self.ready.insert(member.rank(slot));
-        }
+        self.reorder(id, |member| member.busy = busy);
     }
 
-    fn member(&self, slot: u32) -> &Member {
-        self.members[slot as usize].as_ref().expect("in the order")
-    }
-
-    pub(super) fn member_mut(&mut self, slot: u32) -> &mut Member {
-        self.members[slot as usize].as_mut().expect("in the order")
+    fn reorder(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Member)) {
+        let Some(member) = self.known.get_mut(&id) else {
+            return;
+        };
+        let was_ready = self.ready.remove(&member.rank());
+        change(member);
+        if was_ready {
+            self.ready.insert(member.rank());
+        }
     }
 }
 
 impl Member {
-    fn rank(&self, slot: u32) -> Rank {
-        (self.busy, self.woken_order, slot)
+    fn rank(&self) -> Rank {
+        (self.busy, self.woken_order, self.subscription.id)
     }
 }
 

@@ -43,7 +43,8 @@ struct Table {
 
 /// One pattern of one group.
 struct PatternCheck {
-    listeners: BTreeMap<SubscriptionId, Arc<Subscription>>,
+    /// Its pattern with the listeners, while it has any.
+    node: Option<Arc<PatternNode>>,
     /// One listener must check at once.
     requested: bool,
     /// When the next listener is asked; without listeners, when this is forgotten.
@@ -51,8 +52,8 @@ struct PatternCheck {
     /// The due time when its last listener left: streams that come and go faster than the interval
     /// must not put it off for ever.
     left_due: Option<Tick>,
-    /// Its pattern, which states whether some queue is checked under its own name only.
-    node: Option<Arc<PatternNode>>,
+    /// Some queue was checked under its own name only when its last listener left.
+    needed: bool,
     /// The listener that was asked last, and whether that was requested.
     asked: Option<(SubscriptionId, bool)>,
     last: Option<SubscriptionId>,
@@ -97,11 +98,11 @@ impl Table {
         self.made += 1;
         let seed = seed ^ self.made.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let check = PatternCheck {
-            listeners: BTreeMap::new(),
+            node: None,
             requested: false,
             due: Tick::NEVER,
             left_due: None,
-            node: None,
+            needed: false,
             asked: None,
             last: None,
             unanswered: 0,
@@ -113,14 +114,6 @@ impl Table {
 }
 
 impl PatternCheck {
-    /// A listener of this node has joined: where it is a new one, it takes over what the pattern needs.
-    fn set_node(&mut self, node: &Arc<PatternNode>) {
-        if self.is_needed() {
-            node.set_needed();
-        }
-        self.node = Some(Arc::clone(node));
-    }
-
     fn is_needed(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.is_needed())
     }
@@ -128,7 +121,7 @@ impl PatternCheck {
     /// A check is due at once; without listeners, for the next one that joins.
     fn request(&mut self, now: Tick) {
         self.requested = true;
-        if !self.listeners.is_empty() {
+        if self.node.is_some() {
             self.due = now;
         }
     }
@@ -136,19 +129,16 @@ impl PatternCheck {
     /// Chooses the next listener that can be asked, as the check of a queue does: among the next
     /// few. A requested check goes also to one that polls.
     fn choose(&mut self, now: Tick) -> Option<Arc<Subscription>> {
-        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let later = self.listeners.range((after, Bound::Unbounded));
-        let in_turn = later.chain(&self.listeners).map(|(_, one)| one);
-        let in_turn = in_turn.take(self.listeners.len().min(VISITS_PER_CALL));
+        let in_turn = self.node.as_ref()?.in_turn(self.last, VISITS_PER_CALL);
         let can_check = |one: &&Arc<Subscription>| one.mailbox.can_check(now);
         let reports = |one: &&Arc<Subscription>| can_check(one) && one.mailbox.reports();
-        let reporting = in_turn.clone().filter(reports).count();
-        let all = in_turn.clone().filter(can_check).count();
+        let reporting = in_turn.iter().filter(reports).count();
+        let all = in_turn.iter().filter(can_check).count();
         let chosen = match is_turn_of_reporting(self.unanswered, reporting, all) {
-            true => in_turn.clone().find(reports),
-            false => in_turn.clone().find(can_check),
+            true => in_turn.iter().find(reports),
+            false => in_turn.iter().find(can_check),
         };
-        let any = in_turn.clone().next().filter(|_| self.requested);
+        let any = in_turn.first().filter(|_| self.requested);
         let chosen = chosen.or(any).cloned();
         self.unanswered += 1;
         if !planted!(CheckTurnStuck) {
@@ -164,7 +154,7 @@ impl Hub {
     pub(super) fn join_pattern_checks(
         &self,
         subscription: &Arc<Subscription>,
-        nodes: &[Arc<PatternNode>],
+        joined: &[(Arc<PatternNode>, bool)],
         now: Tick,
     ) {
         let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
@@ -172,12 +162,15 @@ impl Hub {
             return;
         }
         let mut table = lock(&self.pattern_checks.table);
-        for node in nodes {
+        for (node, _) in joined {
             let key = (node.selector.clone(), node.group.clone());
             table.make(&key, self.config.seed);
             table.change(&key, |check| {
-                check.set_node(node);
-                if check.listeners.is_empty() {
+                let before = check.node.replace(Arc::clone(node));
+                if before.is_none_or(|before| !Arc::ptr_eq(&before, node)) {
+                    if check.needed {
+                        node.set_needed();
+                    }
                     // The position of a new group is uncertain. So is that of a group that comes
                     // back: queues may have come and been forgotten while it had no member.
                     check.requested |= subscription.group.is_some();
@@ -185,15 +178,14 @@ impl Hub {
                     check.due = check.left_due.take().unwrap_or(next).clamp(now, next);
                 }
                 // Its listener has given up the stream that was asked.
-                let (listeners, own) = (&check.listeners, &subscription.listener_id);
+                let own = &subscription.listener_id;
                 let is_abandoned = |(id, _): &mut (SubscriptionId, bool)| {
-                    listeners.get(id).is_some_and(|one| one.listener_id == *own)
+                    *id != subscription.id
+                        && node.get(*id).is_some_and(|one| one.listener_id == *own)
                 };
                 if let Some((_, requested)) = check.asked.take_if(is_abandoned) {
                     check.requested |= requested;
                 }
-                let one = Arc::clone(subscription);
-                check.listeners.insert(subscription.id, one);
                 if check.requested {
                     check.due = now;
                 }
@@ -208,13 +200,13 @@ impl Hub {
         let mut table = lock(&self.pattern_checks.table);
         for key in keys(subscription) {
             table.change(&key, |check| {
-                check.listeners.remove(&subscription.id);
                 let asked = check.asked.take_if(|(id, _)| *id == subscription.id);
                 if let Some((_, requested)) = asked {
                     check.requested |= requested;
                     check.due = now;
                 }
-                if check.listeners.is_empty() {
+                if let Some(node) = check.node.take_if(|node| node.len() == 0) {
+                    check.needed = node.is_needed();
                     check.left_due = Some(check.due);
                     check.due = now + self.config.coordinator.group_keep;
                 }
@@ -294,9 +286,10 @@ impl Hub {
         if table.checks.get(key).is_none_or(|check| check.due > now) {
             return 0;
         }
-        let (mut chosen, mut listeners) = (None, 0);
+        let (mut chosen, mut listeners, mut is_left) = (None, 0, false);
         table.change(key, |check| {
-            listeners = check.listeners.len();
+            listeners = check.node.as_ref().map_or(0, |node| node.len());
+            is_left = check.node.is_none();
             check.due = self.next_pattern_check(check, now);
             if check.requested || check.is_needed() || !has_queue {
                 let requested = check.requested;
@@ -306,9 +299,7 @@ impl Hub {
                 chosen = one.map(|one| (one, requested));
             }
         });
-        if listeners == 0
-            && let Some(check) = table.checks.remove(key)
-        {
+        if is_left && let Some(check) = table.checks.remove(key) {
             table.due.remove(&(check.due, key.clone()));
         }
         drop(table);

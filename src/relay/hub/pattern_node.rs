@@ -6,11 +6,12 @@
 //! map, and a new queue is in the map before it looks for its nodes. Locks: the index and a node's
 //! list are taken also under an entry's lock, and inboxes under a list.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     mailbox::SubscriptionId,
     pattern_index::PatternIndex,
+    queue_entry::QueueEntry,
     subscribers::Subscribers,
     subscription::Subscription,
     sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write},
@@ -25,8 +26,11 @@ pub(super) struct PatternNode {
     len: AtomicU64,
     /// Some queue is checked under the pattern's own name only.
     is_needed: AtomicU64,
-    /// A member could not join the group of some queue: it is told like one outside of groups.
-    has_others: AtomicU64,
+    /// The messages that all subscriptions take at once, and how many have joined.
+    capacity: AtomicU64,
+    joined: AtomicU64,
+    /// The queues whose group waits for a member.
+    waiting: Mutex<BTreeMap<u64, Arc<QueueEntry>>>,
 }
 
 /// All nodes.
@@ -46,7 +50,9 @@ impl PatternNode {
             subscribers: Mutex::default(),
             len: AtomicU64::new(0),
             is_needed: AtomicU64::new(0),
-            has_others: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
+            joined: AtomicU64::new(0),
+            waiting: Mutex::default(),
         }
     }
 
@@ -64,19 +70,32 @@ impl PatternNode {
         all.after(id).iter().take(count).map(Arc::clone).collect()
     }
 
+    /// Returns all subscriptions, `most` at most, beginning after this id.
+    pub(super) fn in_turn(
+        &self,
+        id: Option<SubscriptionId>,
+        most: usize,
+    ) -> Vec<Arc<Subscription>> {
+        let all = lock(&self.subscribers);
+        all.in_turn(id).take(most).map(Arc::clone).collect()
+    }
+
+    pub(super) fn get(&self, id: SubscriptionId) -> Option<Arc<Subscription>> {
+        lock(&self.subscribers).get(id).cloned()
+    }
+
     /// Calls `each` with every subscription, under the node's lock.
     pub(super) fn each(&self, mut each: impl FnMut(&Arc<Subscription>)) {
         lock(&self.subscribers).iter().for_each(&mut each);
     }
 
-    /// Returns the first subscription after this id that is accepted.
-    pub(super) fn find_after(
+    /// Returns the first subscription after this id that is accepted, else the first of all.
+    pub(super) fn next_after(
         &self,
         id: Option<SubscriptionId>,
         accept: &impl Fn(&Subscription) -> bool,
     ) -> Option<Arc<Subscription>> {
-        let all = lock(&self.subscribers);
-        all.after(id).iter().find(|one| accept(one)).cloned()
+        lock(&self.subscribers).next_after(id, accept).cloned()
     }
 
     pub(super) fn is_needed(&self) -> bool {
@@ -90,33 +109,49 @@ impl PatternNode {
         }
     }
 
-    /// Returns whether a queue's counts are owed to the node's subscriptions outside of the queue's
-    /// groups.
-    pub(super) fn has_others(&self) -> bool {
-        self.group.is_some() && self.has_others.load(Ordering::Acquire) > 0
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Acquire)
     }
 
-    /// Returns whether the queues' groups tell all of the node's subscriptions.
-    pub(super) fn is_told_by_group(&self) -> bool {
-        self.group.is_some() && !self.has_others()
+    /// Returns a number that grows after each new subscription.
+    pub(super) fn joined(&self) -> u64 {
+        self.joined.load(Ordering::Acquire)
     }
 
-    /// A member could not join the group of some queue.
-    pub(super) fn set_has_others(&self) {
-        self.has_others.store(1, Ordering::Release);
-        self.set_needed();
+    /// A queue's group waits for a member, which is looked for once more after this: one that joins is
+    /// in the list before it takes the waiting queues.
+    pub(super) fn add_waiting(&self, entry: &Arc<QueueEntry>) {
+        let mut waiting = lock(&self.waiting);
+        let is_new = waiting.insert(entry.number(), Arc::clone(entry)).is_none();
+        if is_new && waiting.len().is_power_of_two() {
+            // Those that nobody else holds are forgotten.
+            waiting.retain(|_, one| Arc::strong_count(one) > 1);
+        }
+    }
+
+    /// Takes the queues whose group waits for a member.
+    pub(super) fn take_waiting(&self) -> Vec<Arc<QueueEntry>> {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        waiting.into_values().collect()
     }
 
     fn insert(&self, subscription: &Arc<Subscription>) {
         let mut all = lock(&self.subscribers);
-        all.insert(subscription);
+        if all.insert(subscription) {
+            let capacity = u64::from(subscription.mailbox.capacity);
+            self.capacity.fetch_add(capacity, Ordering::AcqRel);
+        }
         self.len.store(all.len() as u64, Ordering::Release);
+        self.joined.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Returns whether no subscription is left.
-    fn remove(&self, id: SubscriptionId) -> bool {
+    fn remove(&self, subscription: &Subscription) -> bool {
         let mut all = lock(&self.subscribers);
-        all.remove(id);
+        if all.remove(subscription.id) {
+            let capacity = u64::from(subscription.mailbox.capacity);
+            self.capacity.fetch_sub(capacity, Ordering::AcqRel);
+        }
         self.len.store(all.len() as u64, Ordering::Release);
         all.len() == 0
     }
@@ -151,48 +186,51 @@ impl Patterns {
         read(&self.index).matching(queue)
     }
 
-    /// Adds a subscription to the nodes of its patterns, which it makes where they are missing.
-    pub(super) fn join(&self, subscription: &Arc<Subscription>) -> Vec<Arc<PatternNode>> {
+    /// Adds a subscription to the nodes of its patterns, which it makes where they are missing. Returns
+    /// them, each with whether it was made.
+    pub(super) fn join(&self, subscription: &Arc<Subscription>) -> Vec<(Arc<PatternNode>, bool)> {
         let mut index = write(&self.index);
         let group = subscription.group.as_ref();
         let mut nodes = Vec::new();
-        let mut made = false;
         for pattern in subscription.patterns() {
             let all = index.nodes(pattern);
             let known = all.iter().find(|node| node.group.as_ref() == group);
+            let is_new = known.is_none();
             let node = known.cloned().unwrap_or_else(|| {
-                made = true;
                 let node = Arc::new(PatternNode::new(pattern, group));
                 all.push(Arc::clone(&node));
                 node
             });
             node.insert(subscription);
-            nodes.push(node);
+            nodes.push((node, is_new));
         }
-        if made {
+        if nodes.iter().any(|(_, is_new)| *is_new) {
             self.version.fetch_add(1, Ordering::AcqRel);
         }
         self.joined.fetch_add(1, Ordering::AcqRel);
         nodes
     }
 
-    /// Removes a subscription, and the nodes that have none left.
-    pub(super) fn leave(&self, subscription: &Subscription) {
+    /// Removes a subscription, and the nodes that have none left, which it returns.
+    pub(super) fn leave(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
         let mut index = write(&self.index);
-        let mut removed = false;
+        let mut removed = Vec::new();
         for pattern in subscription.patterns() {
             let all = index.nodes(pattern);
             all.retain(|node| {
-                let ends = node.group == subscription.group && node.remove(subscription.id);
-                removed |= ends;
+                let ends = node.group == subscription.group && node.remove(subscription);
+                if ends {
+                    removed.push(Arc::clone(node));
+                }
                 !ends
             });
             if all.is_empty() {
                 index.remove(pattern);
             }
         }
-        if removed {
+        if !removed.is_empty() {
             self.version.fetch_add(1, Ordering::AcqRel);
         }
+        removed
     }
 }

@@ -13,6 +13,7 @@ use super::{
     fanout::UpdateBatch,
     mailbox::WakeBatch,
     queue_entry::{QueueEntry, QueueState},
+    sync::{Ordering, lock},
 };
 use crate::{
     base::clock::Tick,
@@ -29,13 +30,16 @@ impl Hub {
                 entry.lock().checked_by_peer(now);
             }
         }
-        for increment in entries.iter().filter(|entry| entry.causes > 0) {
-            match self.entry_for_peer(&increment.queue, now) {
+        let causes = entries.iter().filter(|entry| entry.causes > 0);
+        let mut room = self.room_for_peer(causes.clone().map(|entry| &entry.queue), now);
+        for increment in causes {
+            match self.entry_for_peer(&increment.queue, &mut room, now) {
                 Some(entry) => self.update(entry, now, &mut batch, |state| {
                     state.count_peer(increment, in_full, now);
                     true
                 }),
                 None => {
+                    self.metrics.unnamed.fetch_add(1, Ordering::Relaxed);
                     self.check_patterns_of(&increment.queue, now, &mut batch.wakes);
                     self.tell_cause(&increment.queue);
                 }
@@ -44,15 +48,42 @@ impl Hub {
         self.finish(&mut batch);
     }
 
-    /// Returns the queue's entry. Frames may fill three quarters of the table: the rest is for this
-    /// relay's own clients.
-    fn entry_for_peer(&self, address: &QueueAddress, now: Tick) -> Option<Arc<QueueEntry>> {
-        if let Some(found) = self.entries.get(address) {
-            return Some(found);
+    /// Returns for how many of a frame's queues that are not known there is room. Frames may fill three
+    /// quarters of the table: the rest is for this relay's own clients. Idle queues give way.
+    fn room_for_peer<'a>(
+        &self,
+        queues: impl Iterator<Item = &'a QueueAddress> + Clone,
+        now: Tick,
+    ) -> usize {
+        let unknown = queues
+            .clone()
+            .filter(|queue| self.entries.get(queue).is_none());
+        let new = unknown.count();
+        if new == 0 || self.is_short_of_memory() {
+            return 0;
         }
-        let room = self.config.max_queues - self.config.max_queues / 4;
-        let has_room = self.entries.len() < room && !self.is_short_of_memory();
-        has_room.then(|| self.make_entry(address, now))
+        let mut eviction = lock(&self.eviction);
+        let most = self.config.max_queues - self.config.max_queues / 4;
+        let excess = (self.entries.len() + new).saturating_sub(most);
+        let missing = match excess {
+            0 => 0,
+            _ => self.evict(&mut eviction, excess.min(new), &queues.collect(), now),
+        };
+        new - missing
+    }
+
+    /// Returns the queue's entry, and makes it where there is room.
+    fn entry_for_peer(
+        &self,
+        address: &QueueAddress,
+        room: &mut usize,
+        now: Tick,
+    ) -> Option<Arc<QueueEntry>> {
+        let found = self.entries.get(address);
+        found.or_else(|| {
+            *room = room.checked_sub(1)?;
+            Some(self.make_entry(address, now))
+        })
     }
 
     /// There is no room for the queue's entry: its patterns are checked under their own names.

@@ -11,8 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
+    listeners::Listeners,
     mailbox::SubscriptionId,
-    queue_entry::QueueState,
     subscription::Subscription,
 };
 use crate::base::{backoff::jitter, clock::Tick, fault::planted};
@@ -132,11 +132,7 @@ impl QueueCheck {
     }
 
     /// Chooses the listener that is asked now, if one can be.
-    pub(super) fn choose(
-        &mut self,
-        listeners: &OutsideOfGroups<'_>,
-        now: Tick,
-    ) -> Option<Arc<Subscription>> {
+    pub(super) fn choose(&mut self, listeners: &Listeners, now: Tick) -> Option<Arc<Subscription>> {
         let (mut all, mut reporting) = (0, 0);
         listeners.each(|one| {
             let can = one.mailbox.can_check(now);
@@ -158,14 +154,12 @@ impl QueueCheck {
     /// Chooses `more` listeners, because the asked one found more than its capacity.
     pub(super) fn choose_more(
         &mut self,
-        listeners: &OutsideOfGroups<'_>,
+        listeners: &Listeners,
         more: u64,
         now: Tick,
     ) -> Vec<Arc<Subscription>> {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
-        let more = more
-            .min(listeners.0.outside_of_groups())
-            .min(SUBSCRIBERS_PER_STEP);
+        let more = more.min(listeners.len()).min(SUBSCRIBERS_PER_STEP);
         let asked = self.last_asked;
         let mut chosen = Vec::new();
         while chosen.len() < more
@@ -191,32 +185,4 @@ impl QueueCheck {
 /// turn before all listeners have theirs.
 pub(super) fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
     in_vain % (reporting + all).max(1) < reporting
-}
-
-/// The listeners of a queue outside of groups, in the order of their ids.
-pub(super) struct OutsideOfGroups<'a>(pub(super) &'a QueueState);
-
-impl OutsideOfGroups<'_> {
-    fn each(&self, mut each: impl FnMut(&Subscription)) {
-        self.0.subscribers.iter().for_each(|one| each(one));
-        for node in self.0.nodes.iter().filter(|node| node.group.is_none()) {
-            node.each(|one| each(one));
-        }
-    }
-
-    /// Returns the first listener after this id that is accepted, or the first of all.
-    fn next_after(
-        &self,
-        after: Option<SubscriptionId>,
-        accept: &impl Fn(&Subscription) -> bool,
-    ) -> Option<Arc<Subscription>> {
-        let first_after = |after| {
-            let named = self.0.subscribers.after(after).iter();
-            let named = named.clone().find(|one| accept(one)).cloned();
-            let nodes = self.0.nodes.iter().filter(|node| node.group.is_none());
-            let of_nodes = nodes.filter_map(|node| node.find_after(after, accept));
-            named.into_iter().chain(of_nodes).min_by_key(|one| one.id)
-        };
-        first_after(after).or_else(|| first_after(None))
-    }
 }

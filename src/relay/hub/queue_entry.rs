@@ -15,9 +15,9 @@ use super::{
     config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
     coordinator::Coordinator,
     counters::Counters,
+    listeners::Listeners,
     mailbox::{SubscriptionId, WakeBatch},
     pattern_node::PatternNode,
-    subscribers::Subscribers,
     subscription::{Owed, Owing, Subscription},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     timers::{QueueTimers, Timer, TimerOrder, timer_offset},
@@ -38,7 +38,8 @@ pub(crate) struct QueueEntry {
 
 /// The part of an entry that its lock guards.
 pub(super) struct QueueState {
-    pub(super) phase: EntryPhase,
+    /// Forgotten: removed from the map, or about to be.
+    pub(super) is_dead: bool,
     /// The sequence at which its counting began.
     pub(super) start: u64,
     pub(super) counters: Counters,
@@ -61,10 +62,9 @@ pub(super) struct QueueState {
     pub(super) busy: u32,
     /// A listener has reported on the queue since this entry was made.
     pub(super) heard: bool,
-    /// Those outside of groups that name the queue.
-    pub(super) subscribers: Subscribers,
-    /// The nodes of the patterns that match the queue, and their version.
-    pub(super) nodes: Vec<Arc<PatternNode>>,
+    /// Those outside of groups, and those for whose groups there is no room.
+    pub(super) outside: Listeners,
+    /// The version of the nodes that were looked up last.
     nodes_version: u64,
     /// All subscribers are owed the newest count, if no pattern was joined since this number of
     /// [`Patterns::joined`](super::pattern_node::Patterns::joined); 0: some are not.
@@ -96,15 +96,6 @@ pub(super) struct QueueState {
 /// Rare facts of an entry, a bit each: one more byte would take 16 for every queue.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct EntryBits(u8);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EntryPhase {
-    /// Made; the members of its patterns' groups may not have joined yet.
-    New,
-    Live,
-    /// Forgotten: removed from the map, or about to be.
-    Dead,
-}
 
 /// The place of a walk.
 #[derive(Debug, Default, Clone, Copy)]
@@ -168,7 +159,7 @@ impl QueueEntry {
         config: &Arc<CoordinatorConfig>,
     ) -> Self {
         let state = QueueState {
-            phase: EntryPhase::New,
+            is_dead: false,
             start,
             counters: Counters::starting_at(start),
             changed_at,
@@ -180,8 +171,7 @@ impl QueueEntry {
             since_depth: 0,
             busy: 0,
             heard: false,
-            subscribers: Subscribers::default(),
-            nodes: Vec::new(),
+            outside: Listeners::default(),
             nodes_version: 0,
             told: 0,
             held: 0,
@@ -234,8 +224,7 @@ impl QueueEntry {
             // Set to 0 where one takes or joins from now on.
             state.told = self.config.shared.patterns.joined();
         }
-        let nodes = state.nodes.iter().filter(|node| !node.is_told_by_group());
-        from.map(|from| (*from, nodes.map(Arc::clone).collect()))
+        from.map(|from| (*from, state.outside.nodes.clone()))
     }
 
     /// Owes the events of a walk to one step's subscribers, then assigns work to members. Returns
@@ -255,7 +244,7 @@ impl QueueEntry {
             let node = list.checked_sub(1).map(|at| &nodes[at]);
             let some = match node {
                 None => {
-                    let all = state.subscribers.after(after).iter();
+                    let all = state.outside.named.after(after).iter();
                     all.take(SUBSCRIBERS_PER_STEP).cloned().collect()
                 }
                 Some(node) => node.some_after(after, SUBSCRIBERS_PER_STEP),
@@ -292,16 +281,18 @@ impl QueueEntry {
     }
 
     /// Locks the state, after it has looked up the nodes that match the queue now.
-    pub(super) fn lock_with_nodes(self: &Arc<Self>) -> MutexGuard<'_, QueueState> {
+    pub(super) fn lock_with_nodes(&self, now: Tick) -> MutexGuard<'_, QueueState> {
         let mut state = self.lock();
         let patterns = &self.config.shared.patterns;
         let version = patterns.version();
-        let is_missed = match state.nodes_version {
-            0 => planted!(NewQueueUnmatched),
-            _ => planted!(NewPatternUnmatched),
+        let is_known = state.nodes_version > 0;
+        let is_missed = match is_known {
+            false => planted!(NewQueueUnmatched),
+            true => planted!(NewPatternUnmatched),
         };
-        if state.nodes_version != version && !is_missed {
-            state.nodes = patterns.matching(&self.address);
+        if state.nodes_version != version && !is_missed && !state.is_dead {
+            let nodes = patterns.matching(&self.address);
+            state.set_nodes(self, nodes, is_known, now);
             (state.nodes_version, state.told) = (version, 0);
         }
         state
@@ -324,29 +315,19 @@ impl QueueState {
         }
     }
 
-    pub(super) fn is_dead(&self) -> bool {
-        self.phase == EntryPhase::Dead
-    }
-
-    /// Returns the listeners of the queue: those that name it, those of patterns, and members. One with
-    /// several matching selectors counts for each.
+    /// Returns the listeners of the queue: those outside of groups, and members. One with several
+    /// matching selectors counts for each.
     pub(super) fn listeners(&self) -> usize {
         let members = match &self.coordinator {
             Some(coordinator) if self.grouped => coordinator.members(),
             _ => 0,
         };
-        self.outside_of_groups() + members
-    }
-
-    /// Returns the listeners outside of groups.
-    pub(super) fn outside_of_groups(&self) -> usize {
-        let patterns = self.nodes.iter().filter(|node| node.group.is_none());
-        self.subscribers.len() + patterns.map(|node| node.len()).sum::<usize>()
+        self.outside.len() + members
     }
 
     /// Returns whether several streams may get the same entry.
     pub(super) fn has_several(&self) -> bool {
-        self.outside_of_groups() > 1
+        self.outside.len() > 1
     }
 
     /// Returns the causes that this relay has counted and not told to others; of a relay alone, all.
@@ -423,9 +404,7 @@ impl QueueState {
         let joined = entry.config.shared.patterns.joined();
         let mut needs_walk = false;
         if let Some(from) = from.filter(|_| self.walks > 0 || self.told != joined) {
-            let by_member = self.nodes.iter().filter(|node| node.has_others());
-            let others: usize = by_member.map(|node| node.len()).sum();
-            let few = self.outside_of_groups() + others <= inline.min(SUBSCRIBERS_PER_STEP);
+            let few = self.outside.len() <= inline.min(SUBSCRIBERS_PER_STEP);
             if few && self.walks == 0 {
                 self.told = joined;
                 self.owe_all(entry, from, batch);
@@ -452,18 +431,14 @@ impl QueueState {
 
     /// Owes the events after this position to all subscribers.
     fn owe_all(&mut self, entry: &Arc<QueueEntry>, from: &Counters, batch: &mut WakeBatch) {
-        let named = std::mem::take(&mut self.subscribers);
-        for one in named.iter() {
+        let outside = std::mem::take(&mut self.outside);
+        for one in outside.named.iter() {
             self.owe_events(entry, one, None, from, batch);
         }
-        self.subscribers = named;
-        for at in 0..self.nodes.len() {
-            let node = Arc::clone(&self.nodes[at]);
-            if node.is_told_by_group() {
-                continue;
-            }
-            node.each(|one| self.owe_events(entry, one, Some(&node), from, batch));
+        for node in &outside.nodes {
+            node.each(|one| self.owe_events(entry, one, Some(node), from, batch));
         }
+        self.outside = outside;
     }
 
     /// Owes the events after this position to one subscriber, of a node if it is not in the queue's own
@@ -516,12 +491,12 @@ impl QueueState {
     /// Returns the capacities of its lists: subscribers and timers.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 2] {
-        [self.subscribers.capacity(), self.timers.capacity()]
+        [self.outside.named.capacity(), self.timers.capacity()]
     }
 
     /// Removes a subscriber that names the queue; returns whether the coordinator must be reconciled.
     pub(super) fn remove_subscriber(&mut self, id: SubscriptionId, now: Tick) -> bool {
-        self.subscribers.remove(id);
+        self.outside.named.remove(id);
         self.left_at = now;
         if !self.has_several() {
             self.encoded = EncodingCache::default();

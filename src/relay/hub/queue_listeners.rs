@@ -79,7 +79,7 @@ impl Hub {
             let listeners = some.take(LISTENERS).map(|one| one.on_queue(None, now));
             return (None, listeners.collect());
         };
-        let subscriptions = entry.lock_with_nodes().first_subscriptions(LISTENERS);
+        let subscriptions = entry.lock_with_nodes(now).first_subscriptions(LISTENERS);
         let on_queue = |one: &Arc<Subscription>| one.on_queue(Some(&entry), now);
         let listeners = subscriptions.iter().map(on_queue);
         (Some(entry.stats(now)), listeners.collect())
@@ -116,17 +116,9 @@ impl Hub {
 impl QueueState {
     /// Returns the first listeners: those that name the queue, those of patterns, then members.
     fn first_subscriptions(&self, most: usize) -> Vec<Arc<Subscription>> {
-        let mut found: Vec<_> = self.subscribers.iter().take(most).cloned().collect();
-        for node in self.nodes.iter().filter(|node| node.group.is_none()) {
-            found.extend(node.some_after(None, most - found.len()));
-        }
-        let groups = self.coordinator.iter().flat_map(|one| one.all_groups());
-        for group in groups {
-            group.each_member(&mut |member| {
-                if found.len() < most {
-                    found.push(Arc::clone(member));
-                }
-            });
+        let mut found = self.outside.first(most);
+        for group in self.coordinator.iter().flat_map(|one| one.groups()) {
+            found.extend(group.members.all.first(most - found.len()));
         }
         found
     }

@@ -7,88 +7,85 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     config::SUBSCRIBERS_PER_STEP,
-    coordinator::{CheckTurn, Coordinator, ListenerKey, MemberId},
-    counters::{Counters, QueueHead},
-    group::MemberReport,
+    coordinator::{CheckTurn, Coordinator},
+    counters::QueueHead,
+    group::{Group, MemberReport},
+    interest::Interest,
     mailbox::WakeBatch,
-    members::{Assignment, Subscriber},
-    queue_check::{OutsideOfGroups, QueueCheck},
+    pattern_node::PatternNode,
     queue_entry::{QueueEntry, QueueState},
-    subscription::{Owed, Owing},
+    subscription::{Owed, Owing, Subscription},
 };
 use crate::{base::clock::Tick, types::GroupName};
 
 impl QueueState {
-    /// Starts the sentinel of a queue that has a subscriber, unless the sentinel is off.
+    /// Starts the sentinel of a queue that has a listener, unless the sentinel is off.
     pub(super) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick, spread: Duration) {
         if !entry.config.sentinel_interval.is_zero() {
             self.coordinator(entry, now).subscriber_joined(now, spread);
         }
     }
 
-    /// A count of a queue with listeners outside of groups: its sentinel has somebody to ask.
+    /// A count of a queue with listeners: its sentinel has somebody to ask.
     pub(super) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
         let waits = |one: &Coordinator| one.sentinel_waits();
-        if self.coordinator.as_deref().is_none_or(waits) && self.outside_of_groups() > 0 {
+        if self.coordinator.as_deref().is_none_or(waits) && self.listeners() > 0 {
             self.start_sentinel(entry, now, Duration::ZERO);
         }
     }
 
-    /// Adds a member to its group; a new group starts at this position.
+    /// Sets the nodes of the patterns that match the queue.
+    pub(super) fn set_nodes(
+        &mut self,
+        entry: &QueueEntry,
+        nodes: Vec<Arc<PatternNode>>,
+        is_known: bool,
+        now: Tick,
+    ) {
+        let by_group = nodes.iter().any(|node| node.group.is_some());
+        self.outside.nodes = match by_group || self.grouped {
+            true => {
+                self.grouped = true;
+                // An entry that is new has counted nothing that its groups have not seen.
+                let (position, is_unannounced) = (self.counters, self.is_unannounced());
+                let coordinator = self.coordinator(entry, now);
+                coordinator.set_nodes(nodes, position, is_known, is_unannounced, now)
+            }
+            false => nodes,
+        };
+    }
+
+    /// Returns the group of a listener, if it is a member here.
+    pub(super) fn group_of(&mut self, listener: &Interest) -> Option<&mut Group> {
+        let name = listener.group.as_ref()?;
+        if self.outside.named.contains(listener.id) {
+            return None;
+        }
+        self.coordinator.as_mut()?.group(name)
+    }
+
+    /// Adds a member that names the queue to its group.
     pub(super) fn join(
         &mut self,
         entry: &QueueEntry,
-        (name, subscriber): (&GroupName, Subscriber),
-        start: (Counters, bool),
+        name: &GroupName,
+        subscription: &Arc<Subscription>,
         (now, spread): (Tick, Duration),
-    ) -> MemberId {
+    ) {
         self.grouped = true;
-        let is_unannounced = self.is_unannounced();
+        let (head, is_unannounced) = (self.counters, self.is_unannounced());
         let coordinator = self.coordinator(entry, now);
-        let is_new = !coordinator.knows(name);
-        let member_id = coordinator.join(name, subscriber, start, (now, spread));
-        if is_new
-            && is_unannounced
-            && let Some(group) = coordinator.group(member_id)
-        {
-            group.begin_unserved();
-        }
-        member_id
-    }
-
-    pub(super) fn leave(&mut self, member_id: MemberId, busy: bool, now: Tick) {
-        self.left_at = now;
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.leave(member_id, busy, now);
-            self.passed_on |= coordinator.take_passed_on();
-        }
-    }
-
-    /// The member's stream has sent all its messages.
-    pub(super) fn stream_sent(&mut self, member_id: MemberId) {
-        let coordinator = self.coordinator.as_mut();
-        if let Some(group) = coordinator.and_then(|coordinator| coordinator.group(member_id)) {
-            group.set_ready(member_id.slot);
-        }
-    }
-
-    pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
-        self.coordinator.as_mut()?.take_assignment(member_id)
-    }
-
-    pub(super) fn return_assignment(&mut self, member_id: MemberId, assignment: Assignment) {
-        if let Some(group) = self.coordinator.as_mut().and_then(|c| c.group(member_id)) {
-            group.return_assignment(member_id.slot, assignment);
-        }
+        coordinator.join(name, subscription, head, is_unannounced, now);
+        coordinator.subscriber_joined(now, spread);
     }
 
     /// Takes a listener's report. Returns whether the coordinator must be reconciled, and how many other
     /// listeners are to be asked.
     pub(super) fn report(
         &mut self,
-        listener: ListenerKey,
+        listener: &Interest,
+        is_member: bool,
         report: MemberReport,
-        capacity: u32,
         now: Tick,
     ) -> (bool, u64) {
         let Some(coordinator) = &mut self.coordinator else {
@@ -96,10 +93,8 @@ impl QueueState {
         };
         let mut more = 0;
         if report.polled {
-            let id = match listener {
-                ListenerKey::Subscriber(id) => Some(id),
-                ListenerKey::Member(_) => None,
-            };
+            let id = (!is_member).then_some(listener.id);
+            let capacity = listener.mailbox.capacity;
             more = coordinator.check_reported(id, report, capacity, now);
             if let Some(interval) = coordinator.announced_interval() {
                 self.note_check(interval, now);
@@ -108,8 +103,10 @@ impl QueueState {
         let Some(coordinator) = &mut self.coordinator else {
             return (false, 0);
         };
-        if let ListenerKey::Member(member_id) = listener {
-            coordinator.report(member_id, report, now);
+        let group = listener.group.as_ref().filter(|_| is_member);
+        if let Some(group) = group.and_then(|name| coordinator.group(name)) {
+            group.report(listener.id, report, now);
+            coordinator.needs_reconcile = true;
         }
         // The sentinel is not in the timers' order yet where the report made the entry.
         let is_due = coordinator.needs_reconcile || self.armed > coordinator.reconcile_at;
@@ -124,9 +121,11 @@ impl QueueState {
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        let chosen =
-            self.with_sentinel(|sentinel, listeners| sentinel.choose_more(listeners, more, now));
-        for one in chosen.unwrap_or_default() {
+        let coordinator = self.coordinator.as_mut();
+        let Some(sentinel) = coordinator.and_then(|one| one.sentinel()) else {
+            return;
+        };
+        for one in sentinel.choose_more(&self.outside, more, now) {
             one.owe(entry, self, Owed::Check, batch);
         }
     }
@@ -134,9 +133,11 @@ impl QueueState {
     /// Asks the next listener outside of groups; returns whether there is one.
     fn ask(&mut self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
         // One that has ended is in the list for a moment longer.
-        for _ in 0..=self.outside_of_groups() {
-            let chosen = self.with_sentinel(|sentinel, listeners| sentinel.choose(listeners, now));
-            let Some(chosen) = chosen.flatten() else {
+        for _ in 0..=self.outside.len() {
+            let coordinator = self.coordinator.as_mut();
+            let sentinel = coordinator.and_then(|one| one.sentinel());
+            let chosen = sentinel.and_then(|sentinel| sentinel.choose(&self.outside, now));
+            let Some(chosen) = chosen else {
                 return false;
             };
             if chosen.owe(entry, self, Owed::Check, batch) != Owing::Ended {
@@ -144,18 +145,6 @@ impl QueueState {
             }
         }
         false
-    }
-
-    fn with_sentinel<T>(
-        &mut self,
-        act: impl FnOnce(&mut QueueCheck, &OutsideOfGroups<'_>) -> T,
-    ) -> Option<T> {
-        let mut coordinator = self.coordinator.take()?;
-        let listeners = OutsideOfGroups(self);
-        let sentinel = coordinator.sentinel();
-        let result = sentinel.map(|sentinel| act(sentinel, &listeners));
-        self.coordinator = Some(coordinator);
-        result
     }
 
     /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
@@ -166,7 +155,7 @@ impl QueueState {
         now: Tick,
         batch: &mut WakeBatch,
     ) -> bool {
-        let (head, others) = (self.head(), self.outside_of_groups());
+        let (head, others) = (self.head(), self.outside.len());
         let Some(coordinator) = &mut self.coordinator else {
             return false;
         };
@@ -183,7 +172,7 @@ impl QueueState {
         let left = self
             .coordinator
             .as_ref()
-            .is_some_and(|one| one.groups() == 0);
+            .is_some_and(|one| one.groups().next().is_none());
         if self.grouped && left {
             self.grouped = false;
             self.left_at = now;
@@ -200,7 +189,7 @@ impl QueueState {
     }
 
     /// Assigns the groups' pending work, up to the limit of one step.
-    pub(super) fn assign(&mut self, entry: &QueueEntry, batch: &mut WakeBatch) -> bool {
+    pub(super) fn assign(&mut self, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) -> bool {
         let head = self.head();
         let Some(coordinator) = &mut self.coordinator else {
             return false;
@@ -233,7 +222,7 @@ impl QueueState {
             .coordinator
             .as_ref()
             .is_some_and(|coordinator| coordinator.has_sentinel());
-        if !self.grouped && self.outside_of_groups() == 0 && !stays {
+        if !self.grouped && self.outside.is_empty() && !stays {
             self.coordinator = None;
         }
     }

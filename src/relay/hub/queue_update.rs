@@ -7,7 +7,7 @@ use super::core::CauseWatch;
 use super::{
     core::Hub,
     fanout::{DueWalk, UpdateBatch},
-    queue_entry::{EntryBits, EntryPhase, MarkOutcome, QueueEntry, QueueState},
+    queue_entry::{EntryBits, MarkOutcome, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::Timer,
 };
@@ -119,19 +119,13 @@ impl Hub {
     ) {
         let measured = self.activity.is_measured();
         let mut guard = loop {
-            let state = entry.lock_with_nodes();
-            match state.phase {
-                EntryPhase::Live => break state,
-                EntryPhase::New => {
-                    drop(state);
-                    self.join_groups(&entry, now);
-                }
-                EntryPhase::Dead => {
-                    drop(state);
-                    self.entries.remove(&entry);
-                    entry = self.make_entry(entry.address(), now);
-                }
+            let state = entry.lock_with_nodes(now);
+            if !state.is_dead {
+                break state;
             }
+            drop(state);
+            self.entries.remove(&entry);
+            entry = self.make_entry(entry.address(), now);
         };
         let state = &mut *guard;
         if self.has_sentinel() {

@@ -76,6 +76,11 @@ impl Redelivery {
         }
     }
 
+    /// The work was told to a member whose report is not expected.
+    pub(super) fn end(&mut self) {
+        self.open = None;
+    }
+
     /// A member reports `sequence`; `asked`: it took a wake-up of this round. Work after that
     /// sequence, up to `handed`, stays open.
     pub(super) fn report(

@@ -3,16 +3,14 @@
 //! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
 //! sentinel, or show that work must go to another member.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     core::Hub,
-    cursor::Cursor,
     fanout::UpdateBatch,
     inbox::Reported,
     mailbox::{SubscriptionId, WakeBatch},
-    queue_entry::{EntryPhase, QueueEntry, QueueState},
-    subscribe::MemberStart,
+    queue_entry::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::lock,
     timers::Timer,
@@ -51,23 +49,18 @@ impl Hub {
             change,
             ..
         } = loop {
-            let mut guard = entry.lock_with_nodes();
-            match guard.phase {
-                EntryPhase::Live => {}
-                EntryPhase::New => {
-                    drop(guard);
-                    self.join_groups(&entry, now);
-                    continue;
-                }
-                EntryPhase::Dead => {
-                    drop(guard);
-                    self.entries.remove(&entry);
-                    entry = self.make_entry(&report.queue, now);
-                    continue;
-                }
+            let mut guard = entry.lock_with_nodes(now);
+            if guard.is_dead {
+                drop(guard);
+                self.entries.remove(&entry);
+                entry = self.make_entry(&report.queue, now);
+                continue;
             }
             let state = &mut *guard;
-            self.make_cursor(&subscription, (&entry, state), report, now);
+            if self.has_sentinel() {
+                state.guard(&entry, now);
+            }
+            self.make_cursor(&subscription, (&entry, state), report);
             let mut inbox = subscription.lock();
             if inbox.closed {
                 // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
@@ -101,27 +94,18 @@ impl Hub {
         Ok(())
     }
 
-    /// Makes the cursor of a queue that is reported. A member joins its group first, if it was not
-    /// introduced yet. R8: the end of a busy listener sets a timer, also beyond the limits. Another
-    /// listener has none there, and its report covers nothing.
+    /// Makes the cursor of a queue that is reported. R8: the end of a busy listener sets a timer, also
+    /// beyond the limits. Another listener has none there, and its report covers nothing.
     fn make_cursor(
         &self,
         subscription: &Arc<Subscription>,
         (entry, state): (&Arc<QueueEntry>, &mut QueueState),
         report: &Report,
-        now: Tick,
     ) {
-        let group = subscription.group.as_ref();
-        let has_joined = |one: &Cursor| group.is_none() || one.member_id.is_some();
-        if subscription.lock().get(entry).is_some_and(has_joined) {
+        if let Some(group) = state.group_of(subscription)
+            && group.admit(entry, subscription)
+        {
             return;
-        }
-        if group.is_some_and(|group| state.has_room(&entry.config, group)) {
-            let start = match state.counters.sequence == state.start {
-                true => MemberStart::EntryStart,
-                false => MemberStart::Head,
-            };
-            self.join_group(subscription, (entry, state), start, (now, Duration::ZERO));
         }
         let mut inbox = subscription.lock();
         if inbox.closed || inbox.get(entry).is_some() {
@@ -138,13 +122,17 @@ impl Hub {
         inbox.insert(entry, is_named);
     }
 
-    /// Applies `change`, then runs the due work of the queue's groups and its sentinel.
+    /// Applies `change`, then runs the due work of the queue's groups and its sentinel. A forgotten queue
+    /// has none.
     pub(super) fn reconcile(
         &self,
         entry: Arc<QueueEntry>,
         now: Tick,
         change: impl Fn(&mut QueueState),
     ) {
+        if entry.lock().is_dead {
+            return;
+        }
         let mut batch = UpdateBatch::default();
         self.update_and_reconcile(entry, now, &mut batch, |state| {
             change(state);
@@ -172,8 +160,12 @@ impl Hub {
             };
             // A batch whose queues are gone counts as one.
             left -= turns.len().max(1);
-            for (entry, member_id) in turns {
-                self.reconcile(entry, now, |state| state.stream_sent(member_id));
+            for entry in turns {
+                self.reconcile(entry, now, |state| {
+                    if let Some(group) = state.group_of(subscription) {
+                        group.members.set_ready(subscription.id);
+                    }
+                });
             }
         };
         subscription.mailbox.end_turns();

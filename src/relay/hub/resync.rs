@@ -128,7 +128,7 @@ impl Hub {
     /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending. Returns `false` where
     /// the entry was forgotten: then its patterns must check.
     fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) -> bool {
-        if entry.lock().is_dead() {
+        if entry.lock().is_dead {
             return false;
         }
         self.update(Arc::clone(entry), now, batch, |state| {
@@ -145,8 +145,8 @@ impl Hub {
     /// C7: each group checks the queue, also one without members: its next member does.
     fn request_group_checks(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
         {
-            let state = entry.lock();
-            if state.is_dead() || !state.grouped {
+            let state = entry.lock_with_nodes(now);
+            if state.is_dead || !state.grouped {
                 return;
             }
         }

@@ -98,7 +98,7 @@ impl Hub {
             return;
         };
         let mut state = entry.lock();
-        let listed = !state.is_dead() && state.has_check_to_announce() && state.set_listed();
+        let listed = !state.is_dead && state.has_check_to_announce() && state.set_listed();
         if listed {
             increments.append(entry);
         }

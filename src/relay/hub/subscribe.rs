@@ -6,23 +6,22 @@
 //!
 //! The queues that a subscription names are registered in the one call. The known queues of its
 //! patterns are *introduced* in steps, between the stream's messages: those that changed since the
-//! subscriber was told get a CATCH_UP, up to a limit, and a member joins the queues' groups. The
-//! fan-out's task detaches what a closed stream leaves.
+//! subscriber was told get a CATCH_UP, up to a limit. In a group the first member of a pattern does
+//! this; the next ones take up what waits for a member. The fan-out's task detaches what a closed stream
+//! leaves.
 
 use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
     config::CoordinatorConfig,
     core::{Detaching, Hub},
-    counters::Counters,
     cursor_pool::CursorPool,
     decisions::{Decision, DecisionKind},
     interest::Interest,
     load::LoadChange,
     mailbox::{SubscriptionId, WakeBatch},
-    members::Subscriber,
     pattern_node::PatternNode,
-    queue_entry::{EntryBits, EntryPhase, QueueEntry, QueueState},
+    queue_entry::{EntryBits, QueueEntry, QueueState},
     resume::Resumption,
     subscription::{Owed, Subscription},
     sync::lock,
@@ -43,15 +42,8 @@ pub(super) struct Introduction {
     resumed: Option<u64>,
     /// The queues with a CATCH_UP so far.
     named: usize,
-}
-
-/// The position at which a member joins a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MemberStart {
-    /// At the entry's start: the subscription is older than the entry.
-    EntryStart,
-    /// At the head. It is uncertain whether the group has seen all of it.
-    Head,
+    /// Queues whose groups waited for a member.
+    waiting: Vec<Arc<QueueEntry>>,
 }
 
 /// The queues that one step visits: some hundred microseconds.
@@ -128,13 +120,22 @@ impl Hub {
             inbox.request_pattern_checks(&subscription.selectors);
         }
         // R4: in the nodes before the map is walked.
-        let nodes = self.shared().patterns.join(subscription);
-        self.join_pattern_checks(subscription, &nodes, now);
+        let joined = self.shared().patterns.join(subscription);
+        self.join_pattern_checks(subscription, &joined, now);
+        let is_member = subscription.group.is_some();
+        let waiting = joined
+            .iter()
+            .filter(|_| is_member && !planted!(MemberUnnoticed));
+        let waiting = waiting.flat_map(|(node, _)| node.take_waiting()).collect();
+        let nodes = joined
+            .into_iter()
+            .filter(|(_, is_new)| *is_new || !is_member);
         *lock(&subscription.introduction) = Some(Box::new(Introduction {
-            nodes,
+            nodes: nodes.map(|(node, _)| node).collect(),
             walked: None,
             resumed,
             named: 0,
+            waiting,
         }));
         for _ in 0..FIRST {
             if self.introduce_some(subscription, now) {
@@ -158,8 +159,8 @@ impl Hub {
             many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
         };
         let mut guard = loop {
-            let state = entry.lock_with_nodes();
-            if !state.is_dead() {
+            let state = entry.lock_with_nodes(now);
+            if !state.is_dead {
                 break state;
             }
             drop(state);
@@ -170,17 +171,12 @@ impl Hub {
         if let Some(group) = &subscription.group
             && state.has_room(&entry.config, group)
         {
-            self.join_group(
-                subscription,
-                (&entry, state),
-                MemberStart::Head,
-                (now, spread),
-            );
+            state.join(&entry, group, subscription, (now, spread));
         } else {
             // A member that the queue has no room for is woken as a subscriber without a group; it
             // resumes by no number.
             state.start_sentinel(&entry, now, spread);
-            state.subscribers.insert(subscription);
+            state.outside.named.insert(subscription);
             state.told = 0;
             subscription.lock().note_position(&entry, state);
             let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
@@ -199,109 +195,6 @@ impl Hub {
         !self.config.coordinator.sentinel_interval.is_zero()
     }
 
-    /// Has a member join its group on a queue, unless it has joined.
-    pub(super) fn join_group(
-        &self,
-        subscription: &Arc<Subscription>,
-        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
-        start: MemberStart,
-        (now, spread): (Tick, Duration),
-    ) -> bool {
-        let Some(group) = &subscription.group else {
-            return false;
-        };
-        let is_named = subscription.names(entry.address());
-        let mut inbox = subscription.lock();
-        let known = inbox.get(entry).is_some_and(|one| one.member_id.is_some());
-        if inbox.closed || known {
-            return false;
-        }
-        let limits = &self.shared().cursors;
-        let has_cursor = inbox.get(entry).is_some();
-        if !has_cursor && !limits.take(subscription, inbox.len(), is_named) {
-            return false;
-        }
-        // The group's position counts.
-        let position = match start {
-            MemberStart::EntryStart => (Counters::starting_at(state.start), false),
-            MemberStart::Head => (state.counters, true),
-        };
-        let member = Subscriber {
-            subscription: Arc::clone(subscription),
-            by_pattern: !is_named,
-        };
-        let member_id = state.join(entry, (group, member), position, (now, spread));
-        let cursor = inbox.insert(entry, is_named);
-        cursor.member_id = Some(member_id);
-        // The group has a CATCH_UP for it.
-        (cursor.owed, cursor.needs_catch_up, cursor.is_asked) = (None, false, false);
-        inbox.note_held(entry, state);
-        true
-    }
-
-    /// Has the members of a new entry's patterns join its groups. A subscription that joins its nodes
-    /// later finds the entry in the map.
-    pub(super) fn join_groups(&self, entry: &Arc<QueueEntry>, now: Tick) {
-        let mut guard = entry.lock_with_nodes();
-        let state = &mut *guard;
-        if state.phase != EntryPhase::New {
-            return;
-        }
-        state.phase = EntryPhase::Live;
-        for node in state.nodes.clone() {
-            match &node.group {
-                None if node.len() > 0 => state.start_sentinel(entry, now, Duration::ZERO),
-                None => {}
-                Some(_) => self.join_members(&node, (entry, state), now),
-            }
-        }
-    }
-
-    fn join_members(
-        &self,
-        node: &PatternNode,
-        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
-        now: Tick,
-    ) {
-        let start = (MemberStart::EntryStart, (now, Duration::ZERO));
-        let mut after = None;
-        loop {
-            let some = node.some_after(after, STEP);
-            for one in &some {
-                self.join_by_pattern(one, node, (entry, state), start);
-            }
-            after = some.last().map(|one| one.id);
-            if some.len() < STEP {
-                return;
-            }
-        }
-    }
-
-    /// Has a member join the group of a queue that its pattern matches, where there is room.
-    fn join_by_pattern(
-        &self,
-        subscription: &Arc<Subscription>,
-        node: &PatternNode,
-        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
-        (start, when): (MemberStart, (Tick, Duration)),
-    ) {
-        let inbox = subscription.lock();
-        let known = inbox.get(entry).is_some_and(|one| one.member_id.is_some());
-        if inbox.closed || known {
-            return;
-        }
-        drop(inbox);
-        let group = subscription.group.as_ref();
-        let has_room = group.is_some_and(|group| state.has_room(&entry.config, group));
-        if has_room && self.join_group(subscription, (entry, &mut *state), start, when) {
-            note_joined(subscription, entry, state, when.0);
-        } else if !subscription.lock().closed {
-            // Its counts are owed to the subscription under the pattern's own name.
-            node.set_has_others();
-            state.told = 0;
-        }
-    }
-
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
     pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
         let Some(mut introduction) = lock(&subscription.introduction).take() else {
@@ -309,6 +202,12 @@ impl Hub {
         };
         let mut left = STEP;
         let mut batch = WakeBatch::default();
+        while left > 0
+            && let Some(entry) = introduction.waiting.pop()
+        {
+            left -= 1;
+            self.reconcile(entry, now, QueueState::note_joined);
+        }
         while left > 0 {
             let Some(node) = introduction.nodes.last().cloned() else {
                 break;
@@ -370,17 +269,16 @@ impl Hub {
             if !node.selector.matches(entry.address()) {
                 continue;
             }
-            if introduction.named >= NAMED && subscription.group.is_none() {
-                // The others are checked under the pattern's own name.
+            if introduction.named >= NAMED {
+                // The others are checked under the pattern's own name. A member checks them already.
                 node.set_needed();
-                subscription.request_pattern_check(
-                    &node.selector,
-                    crate::types::WakeReason::CatchUp,
-                    batch,
-                );
+                if subscription.group.is_none() {
+                    let reason = crate::types::WakeReason::CatchUp;
+                    subscription.request_pattern_check(&node.selector, reason, batch);
+                }
                 return false;
             }
-            self.introduce_one(subscription, introduction, node, entry, now, batch);
+            self.introduce_one(subscription, introduction, entry, now, batch);
         }
         more
     }
@@ -389,34 +287,38 @@ impl Hub {
         &self,
         subscription: &Arc<Subscription>,
         introduction: &mut Introduction,
-        node: &PatternNode,
         entry: Arc<QueueEntry>,
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        let mut guard = entry.lock_with_nodes();
+        let mut guard = entry.lock_with_nodes(now);
         let state = &mut *guard;
         // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
-        if state.is_dead() || subscription.names(entry.address()) {
+        if state.is_dead || subscription.names(entry.address()) {
             return;
         }
-        if subscription.group.is_some() {
-            let start = (MemberStart::Head, (now, Duration::ZERO));
-            self.join_by_pattern(subscription, node, (&entry, state), start);
-        } else {
-            state.start_sentinel(&entry, now, Duration::ZERO);
-            let since = introduction.resumed;
-            let is_told = since.is_some_and(|revision| state.changed_at <= revision);
-            if !is_told {
-                introduction.named += 1;
-                subscription.owe(&entry, state, Owed::CatchUp, batch);
+        state.start_sentinel(&entry, now, Duration::ZERO);
+        let is_told = match &subscription.group {
+            Some(_) => {
+                let group = state.group_of(subscription);
+                group.is_none_or(|group| !group.request_first_check())
             }
-            state.told = 0;
-            note_joined(subscription, &entry, state, now);
+            None => {
+                let since = introduction.resumed;
+                since.is_some_and(|revision| state.changed_at <= revision)
+            }
+        };
+        if !is_told {
+            introduction.named += 1;
         }
+        if !is_told && subscription.group.is_none() {
+            subscription.owe(&entry, state, Owed::CatchUp, batch);
+        }
+        state.told = 0;
+        note_joined(subscription, &entry, state, now);
         drop(guard);
         if subscription.group.is_some() || self.has_sentinel() {
-            self.reconcile(entry, now, |_| {});
+            self.reconcile(entry, now, QueueState::note_joined);
         }
     }
 
@@ -521,7 +423,8 @@ impl Hub {
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
         lock(&self.detaching).at_work += 1;
         lock(&self.subscriptions).remove(&subscription.id);
-        *lock(&subscription.introduction) = None;
+        subscription.mailbox.close();
+        let introduction = lock(&subscription.introduction).take();
         let mut inbox = subscription.lock();
         let reports = inbox.reports;
         let (was_awake, polled) = inbox.stream_load();
@@ -529,6 +432,8 @@ impl Hub {
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
             cursors: inbox.close(),
+            // They wait for another member.
+            waiting: introduction.map_or_else(Vec::new, |one| one.waiting),
             reports,
             closed_at: now,
         };
@@ -544,7 +449,10 @@ impl Hub {
             self.leave_named(subscription, now);
         }
         if subscription.has_pattern() {
-            self.shared().patterns.leave(subscription);
+            let ended = self.shared().patterns.leave(subscription);
+            // Queues that wait for a member have none any longer.
+            let waiting = ended.iter().flat_map(|node| node.take_waiting());
+            detaching.waiting.extend(waiting);
             self.leave_pattern_checks(subscription, now);
         }
         let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
@@ -567,10 +475,16 @@ impl Hub {
                 continue;
             };
             let mut state = entry.lock();
-            if !state.subscribers.contains(subscription.id) {
+            let needs_reconcile = if state.outside.named.contains(subscription.id) {
+                state.remove_subscriber(subscription.id, now)
+            } else if let Some(group) = state.group_of(subscription)
+                && group.members.leave_named(subscription)
+            {
+                state.note_left(now);
+                true
+            } else {
                 continue;
-            }
-            let needs_reconcile = state.remove_subscriber(subscription.id, now);
+            };
             entry.note(&mut state, |sequence| {
                 Decision::about(subscription, DecisionKind::Left, sequence, now)
             });
@@ -595,6 +509,7 @@ impl Hub {
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
         let mut change = LoadChange::default();
+        let had_cursors = detaching.cursors.len() > 0;
         for (_, cursor) in detaching.cursors.by_ref().take(STEP) {
             if !cursor.is_named {
                 self.shared().cursors.give_back(&subscription, 1);
@@ -604,15 +519,15 @@ impl Hub {
             let mut state = cursor.entry.lock();
             state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
             state.held -= u32::from(cursor.holds);
-            let needs_reconcile = match cursor.member_id {
-                Some(member_id) => {
-                    state.leave(member_id, busy, now);
-                    cursor.entry.note(&mut state, |sequence| {
-                        Decision::about(&subscription, DecisionKind::Left, sequence, now)
-                    });
+            let needs_reconcile = match cursor.is_member {
+                true => {
+                    if let Some(group) = state.group_of(&subscription) {
+                        group.leave(subscription.id, busy, now);
+                    }
+                    state.note_left(now);
                     true
                 }
-                None => state.subscriber_left(subscription.id, now),
+                false => state.subscriber_left(subscription.id, now),
             };
             drop(state);
             if needs_reconcile || busy {
@@ -630,7 +545,14 @@ impl Hub {
             }
         }
         self.change_load(change, now);
-        detaching.cursors.len() == 0
+        if had_cursors {
+            return detaching.cursors.len() == 0 && detaching.waiting.is_empty();
+        }
+        let rest = detaching.waiting.len().saturating_sub(STEP);
+        for entry in detaching.waiting.drain(rest..) {
+            self.reconcile(entry, now, QueueState::note_joined);
+        }
+        detaching.waiting.is_empty()
     }
 
     /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
@@ -643,8 +565,17 @@ impl Hub {
             }
             let mut inbox = subscription.lock();
             inbox.lapse((&entry, &mut state), subscription, now);
+            if !state
+                .group_of(subscription)
+                .is_none_or(|group| group.members.is_settled(subscription.id))
+            {
+                continue;
+            }
             if let Some((cursor, change)) = inbox.remove_settled(&entry, subscription, now) {
                 state.held -= u32::from(cursor.holds);
+                if let Some(group) = state.group_of(subscription) {
+                    group.forget(subscription.id);
+                }
                 self.change_load(change, now);
                 if !cursor.is_named {
                     self.shared().cursors.give_back(subscription, 1);
@@ -655,6 +586,18 @@ impl Hub {
 }
 
 impl QueueState {
+    /// Members have joined or left: the groups are looked at again.
+    fn note_joined(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.needs_reconcile = true;
+        }
+    }
+
+    fn note_left(&mut self, now: Tick) {
+        self.left_at = now;
+        self.note_joined();
+    }
+
     /// Returns whether the queue and the relay have room for this group.
     pub(super) fn has_room(&self, config: &CoordinatorConfig, group: &GroupName) -> bool {
         match &self.coordinator {

@@ -46,12 +46,36 @@ impl Subscribers {
         true
     }
 
+    pub(super) fn get(&self, id: SubscriptionId) -> Option<&Arc<Subscription>> {
+        let at = self.0.binary_search_by_key(&id, |one| one.id);
+        at.ok().map(|at| &self.0[at])
+    }
+
     pub(super) fn contains(&self, id: SubscriptionId) -> bool {
-        self.0.binary_search_by_key(&id, |one| one.id).is_ok()
+        self.get(id).is_some()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Subscription>> + Clone {
         self.0.iter()
+    }
+
+    /// Returns the first one after this id that is accepted, else the first of all.
+    pub(super) fn next_after(
+        &self,
+        id: Option<SubscriptionId>,
+        accept: &impl Fn(&Subscription) -> bool,
+    ) -> Option<&Arc<Subscription>> {
+        self.in_turn(id).find(|one| accept(one))
+    }
+
+    /// Returns all, beginning after this id.
+    pub(super) fn in_turn(
+        &self,
+        id: Option<SubscriptionId>,
+    ) -> impl Iterator<Item = &Arc<Subscription>> {
+        let after = self.after(id);
+        let before = &self.0[..self.0.len() - after.len()];
+        after.iter().chain(before)
     }
 
     /// Returns those after this id, in order.

@@ -8,7 +8,6 @@
 use std::{fmt, ops::Deref, sync::Arc, task::Waker};
 
 use super::{
-    coordinator::MemberId,
     counters::Counters,
     decisions::Decision,
     inbox::{Filled, Inbox},
@@ -68,8 +67,16 @@ enum Sent {
     Entry(u64, WakeReason),
 }
 
-/// A queue that waits for a member's stream.
-type Waiting = (Arc<QueueEntry>, MemberId);
+/// What came of a member's entry into the table of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It has a cursor as a member.
+    Member,
+    /// There was no room for a cursor.
+    NoRoom,
+    /// The subscription has ended.
+    Ended,
+}
 
 impl Subscription {
     pub(super) fn new(interest: Interest) -> Self {
@@ -111,15 +118,8 @@ impl Subscription {
         }
         if inbox.get(entry).is_none() {
             let is_named = self.names(entry.address());
-            // A member has a cursor where it has joined the queue's group.
-            let is_member = self.group.is_some() && !is_named;
-            if is_member
-                || !entry
-                    .config
-                    .shared
-                    .cursors
-                    .take(self, inbox.len(), is_named)
-            {
+            let limits = &entry.config.shared.cursors;
+            if !limits.take(self, inbox.len(), is_named) {
                 let reason = match owed {
                     Owed::Check => WakeReason::Sentinel,
                     Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
@@ -132,7 +132,7 @@ impl Subscription {
         let Some(cursor) = inbox.get_mut(entry) else {
             return Owing::Done;
         };
-        if cursor.member_id.is_some() {
+        if cursor.is_member {
             return Owing::Done;
         }
         let head = state.counters;
@@ -189,6 +189,27 @@ impl Subscription {
         }
     }
 
+    /// Makes the cursor of a member that its group gets to know.
+    pub(super) fn join_group(&self, entry: &Arc<QueueEntry>) -> Admission {
+        let is_named = self.names(entry.address());
+        let limits = &entry.config.shared.cursors;
+        let mut inbox = self.lock();
+        if inbox.closed {
+            return Admission::Ended;
+        }
+        if inbox.get(entry).is_none() && !limits.take(self, inbox.len(), is_named) {
+            return Admission::NoRoom;
+        }
+        inbox.insert(entry, is_named).is_member = true;
+        Admission::Member
+    }
+
+    /// There is no room for what the subscriber is owed on the queue: it checks the pattern.
+    pub(super) fn check_pattern_of(self: &Arc<Self>, entry: &QueueEntry, batch: &mut WakeBatch) {
+        let mut inbox = self.lock();
+        self.owe_by_pattern(&mut inbox, entry, WakeReason::CatchUp, batch);
+    }
+
     /// A member's stream has a wake-up to take.
     pub(super) fn set_due(self: &Arc<Self>, entry: &QueueEntry, batch: &mut WakeBatch) {
         batch.add_work(1);
@@ -228,7 +249,7 @@ impl Subscription {
     /// Returns some of the queues that waited until the stream had sent its messages, or `None`
     /// where none is left to reconcile now: where the stream was assigned a wake-up, the others follow
     /// when it was sent.
-    pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
+    pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Arc<QueueEntry>>> {
         if self.mailbox.is_assigned() {
             return None;
         }
@@ -303,14 +324,15 @@ impl Subscription {
     ) -> Sent {
         let mut guard = entry.lock();
         let state = &mut *guard;
+        // A member may be owed what came before its queue had the group: this covers it.
+        let sent = self.send_assignment(entry, state, now, sink);
+        if !matches!(sent, Sent::Nothing) {
+            return sent;
+        }
         let mut inbox = self.lock();
         let Some(cursor) = inbox.get_mut(entry) else {
             return Sent::Nothing;
         };
-        if let Some(member_id) = cursor.member_id {
-            drop(inbox);
-            return self.send_assignment(entry, state, member_id, now, sink);
-        }
         let Some(from) = cursor.owed else {
             return Sent::Nothing;
         };
@@ -359,15 +381,17 @@ impl Subscription {
         &self,
         entry: &Arc<QueueEntry>,
         state: &mut QueueState,
-        member_id: MemberId,
         now: Tick,
         sink: &mut impl WakeSink,
     ) -> Sent {
-        let Some(assignment) = state.take_assignment(member_id) else {
+        let group = state.group_of(self);
+        let Some(assignment) = group.and_then(|group| group.take(self.id)) else {
             return Sent::Nothing;
         };
         if !sink.push(&assignment_entry(entry, &assignment, state)) {
-            state.return_assignment(member_id, assignment);
+            if let Some(group) = state.group_of(self) {
+                group.return_assignment(self.id, assignment);
+            }
             return Sent::NoRoom;
         }
         entry.note(state, |_| {

@@ -158,6 +158,8 @@ impl RelayStatus {
             timed_wakeups = stats.timed, "Timers fired";
             fanouts = stats.fanned_out, "Large wake-ups run by the fan-out task";
             queues_forgotten = stats.forgotten, "Queues forgotten";
+            queues_without_room = stats.unnamed,
+                "Causes of other relays that were told under a pattern's name: their queues found no room";
             notify_refused = sent.refusals.count(Refused::Notify),
                 "Events of publishers refused at a limit";
             subscribe_refused = sent.refusals.count(Refused::Subscribe),

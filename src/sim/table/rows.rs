@@ -18,11 +18,12 @@ pub(super) const FAULTS: &[Row] = rows! {
     OverflowUntold, 7, "R2", "a pattern is not told of queues that it has no cursor for";
     MarkClearedAfterWalk, 134, "R5", "a walk clears the dirty mark last";
     SilenceUnnoticed, 1, "R6", "a silent stream is not noticed";
-    GoodbyeKeepsBackoff, 43, "I18", "a good stream's Goodbye does not reset the back-off";
+    GoodbyeKeepsBackoff, 202, "I18", "a good stream's Goodbye does not reset the back-off";
     ConnectionWindowNarrow, 31, "section 2", "an unread stream takes up the whole connection's window";
     TimersMergeDown, 0, "R7", "timers merge downwards";
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
-    SequenceAboveHeadAccepted, 715, "R9", "a reported sequence above the head is believed";
+    MemberSkipped, 6, "R12", "the turn of members does not begin again";
+    SequenceAboveHeadAccepted, 1023, "R9", "a reported sequence above the head is believed";
     LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";
     UncoveredNotReassigned, 229, "R13", "an uncovered wake-up goes to no other member";
@@ -55,7 +56,7 @@ pub(super) const FLAG_FAULTS: &[Row] = rows! {
 pub(super) const AGENT_FAULTS: &[Row] = rows! {
     RoomUnnoticed, 0, "R12", "a member that has room again is given no work that waits";
     AgentForgetsLate, 74, "agents", "what came after a worker's start is forgotten when it ends";
-    AgentTrustsTimers, 224, "agents", "after a lost stream nobody looks when hidden messages become visible";
+    AgentTrustsTimers, 452, "agents", "after a lost stream nobody looks when hidden messages become visible";
 };
 
 pub(super) const CENTRAL_FAULTS: &[Row] = rows! {

@@ -1,11 +1,14 @@
 //! Assigns a group's pending work to its members.
 
+use std::sync::Arc;
+
 use super::{
     super::{
         counters::{Counters, Delta, QueueHead},
-        mailbox::WakeBatch,
-        members::{Assignment, Candidates},
+        mailbox::{SubscriptionId, WakeBatch},
+        members::{Assignment, Candidates, Chosen},
         queue_entry::QueueEntry,
+        subscription::Subscription,
     },
     Group,
 };
@@ -21,32 +24,53 @@ impl Group {
         (counted || self.unassigned.get() > 0 || asks) && self.members.any_ready()
     }
 
+    /// Adds the queue to those that wait for a member, where it does so. Returns whether a member has
+    /// joined meanwhile.
+    pub(in super::super) fn wait(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        head: &Counters,
+        now: Tick,
+    ) -> bool {
+        let is_behind = self.position.sequence < head.sequence;
+        let asks = self.requested.is_some() || self.check_requested;
+        let waits = is_behind || asks || self.unassigned.get() > 0 || self.redelivery.is_given_up();
+        if !waits || self.members.all.nodes.is_empty() {
+            return false;
+        }
+        let nodes = self.members.all.nodes.iter();
+        nodes.for_each(|node| node.add_waiting(entry));
+        self.ask_who_joined(now);
+        self.members.has_fresh()
+    }
+
     /// Gives the sentinel's check to one member, if it is requested and no member got work.
     pub(in super::super) fn assign_check(
         &mut self,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         sequence: u64,
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        let round = self.redelivery.round;
-        let among = Candidates::Checkers;
-        while self.check_requested
-            && let Some(slot) = self.members.choose(among, sequence, round, now)
-        {
-            // A stream with an unsent message gets the check when it has sent, if no other did.
-            let Some(subscription) = self.members.assign(slot, entry) else {
-                continue;
-            };
-            let assignment = Assignment {
-                reason: WakeReason::Sentinel,
-                sequence,
-                delta: Delta::default(),
-            };
-            self.assign_to(slot, assignment);
-            subscription.set_due(entry, batch);
-            self.check_requested = false;
+        let (round, among) = (self.redelivery.round, Candidates::Checkers);
+        if !self.check_requested {
+            return;
         }
+        // A stream with an unsent message gets the check when it has sent, if no other did.
+        match self.members.choose(entry, among, sequence, round, now) {
+            None => return,
+            Some(Chosen::WithoutRoom(one)) => one.check_pattern_of(entry, batch),
+            Some(Chosen::Member(one)) => {
+                let assignment = Assignment {
+                    reason: WakeReason::Sentinel,
+                    sequence,
+                    delta: Delta::default(),
+                };
+                self.assign_to(&one, assignment);
+                one.set_due(entry, batch);
+            }
+        }
+        self.check_requested = false;
     }
 
     /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
@@ -54,7 +78,7 @@ impl Group {
     /// the group's position.
     pub(in super::super) fn assign(
         &mut self,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         head: &QueueHead,
         counted: Option<WakeReason>,
         now: Tick,
@@ -72,60 +96,71 @@ impl Group {
         let mut delta = head.delta_since(&self.position);
         delta.add(&self.returned);
         let needed = self.unassigned.get().saturating_add(delta.needs());
-        let (mut last, mut given) = (None, 0);
+        let (mut last, mut given, mut untracked) = (None, 0, false);
         let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
-            let Some(slot) = self
-                .members
-                .choose(among, head.sequence, self.redelivery.round, now)
-            else {
+            let round = self.redelivery.round;
+            let chosen = self.members.choose(entry, among, head.sequence, round, now);
+            let Some(chosen) = chosen else {
                 break;
             };
-            let Some(subscription) = self.members.assign(slot, entry) else {
+            *limit -= 1;
+            let one = match chosen {
+                Chosen::Member(one) => one,
+                Chosen::WithoutRoom(one) => {
+                    one.check_pattern_of(entry, batch);
+                    left -= u64::from(one.mailbox.capacity).min(left);
+                    (untracked, all_idle) = (true, false);
+                    continue;
+                }
+            };
+            let Some(member) = self.members.get(one.id) else {
                 continue;
             };
-            let capacity = u64::from(self.members.member_mut(slot).capacity);
+            let capacity = u64::from(member.capacity);
+            all_idle &= !member.busy;
             let share = delta.split(capacity.min(left), given == 0);
             left -= capacity.min(left);
             given_capacity += capacity;
-            all_idle &= !self.members.member_mut(slot).busy;
             let assignment = Assignment {
                 reason,
                 sequence: head.sequence,
                 delta: share,
             };
-            self.assign_to(slot, assignment);
-            subscription.set_due(entry, batch);
-            *limit -= 1;
-            (last, given) = (Some(slot), given + 1);
+            self.assign_to(&one, assignment);
+            one.set_due(entry, batch);
+            (last, given) = (Some(one), given + 1);
         }
         let more = left > 0 && *limit == 0;
-        match last {
-            Some(last) => {
-                // The rest waits for busy streams, or follows in the next step; otherwise every
-                // member was notified.
-                let unassigned = match asks {
-                    true => self.unassigned.get(),
-                    false if given < self.len() => left,
-                    false => 0,
-                };
-                // A member that got them may have left: another one serves them if it is idle.
-                // Causes of other relays are not announced again.
-                if has_increments && (counted.is_some() || !all_idle) {
-                    self.note_served(needed, given_capacity, all_idle);
-                }
-                self.owed_up_to = self.owed_up_to.max(head.sequence);
-                self.record_assignment(last, head, delta, unassigned);
-                // A redelivery that was parked goes on.
-                if self.redelivery.is_given_up() {
-                    self.redelivery.rearm(now + self.timeout);
-                }
+        if last.is_some() || untracked {
+            // The rest waits for busy streams, or follows in the next step; otherwise every
+            // member was notified.
+            let unassigned = match asks {
+                true => self.unassigned.get(),
+                false if !self.members.are_all(given) => left,
+                false => 0,
+            };
+            // A member that got them may have left: another one serves them if it is idle.
+            // Causes of other relays are not announced again.
+            if has_increments && (counted.is_some() || !all_idle) {
+                self.note_served(needed, given_capacity, all_idle);
             }
+            self.owed_up_to = self.owed_up_to.max(head.sequence);
+            self.record_assignment(last.as_deref(), head, delta, unassigned);
+            // A redelivery that was parked goes on.
+            if self.redelivery.is_given_up() {
+                self.redelivery.rearm(now + self.timeout);
+            }
+            if untracked && last.is_none() {
+                // No report covers it: the sentinel's check of the pattern follows.
+                self.redelivery.end();
+            }
+        } else if more {
             // Members of another group have used up this step.
-            None if more => {}
-            None if asks && self.redelivery.tried_members >= self.len() => self.end_round(now),
-            None if !asks && self.members.all_ready() => self.set_unassigned(0),
-            None => {}
+        } else if asks && self.all_tried() {
+            self.end_round(now);
+        } else if !asks && !self.members.is_empty() && self.members.all_ready() {
+            self.set_unassigned(0);
         }
         more
     }
@@ -133,32 +168,36 @@ impl Group {
     /// Returns the number of messages to assign, 0 for a check by one member, and the members to
     /// choose from. A redelivery does not wait for the streams of the unassigned messages: they may
     /// never read.
-    fn plan(&self, head: &Counters, counted: bool, now: Tick) -> (u64, Candidates) {
+    fn plan(&mut self, head: &Counters, counted: bool, now: Tick) -> (u64, Candidates) {
         if counted {
             let needs = head.delta_since(&self.position).needs();
             let needs = self.unassigned.get().saturating_add(needs);
-            return (needs.min(self.capacities.max(1)), Candidates::All);
+            return (needs.min(self.members.capacity().max(1)), Candidates::All);
         }
         let candidates = match self.found_by_check {
             true => Candidates::NotTried,
             false => Candidates::NotNotified,
         };
         let round = self.redelivery.round;
-        let can = |among| self.members.choose(among, head.sequence, round, now);
-        if self.unassigned.get() > 0 && (self.requested.is_none() || can(candidates).is_some()) {
+        let mut can = || self.members.has(candidates, head.sequence, round, now);
+        if self.unassigned.get() > 0 && (self.requested.is_none() || can()) {
             return (self.unassigned.get(), candidates);
         }
         (0, Candidates::NotTried)
     }
 
     /// Takes the wake-up that waits for the member's stream, which is sending it now.
-    pub(in super::super) fn take(&mut self, slot: u32) -> Option<Assignment> {
-        self.members.get_mut(slot)?.assignment.take()
+    pub(in super::super) fn take(&mut self, id: SubscriptionId) -> Option<Assignment> {
+        self.members.get_mut(id)?.assignment.take()
     }
 
     /// A Wake had no room for it: it goes into the next.
-    pub(in super::super) fn return_assignment(&mut self, slot: u32, assignment: Assignment) {
-        let Some(member) = self.members.get_mut(slot) else {
+    pub(in super::super) fn return_assignment(
+        &mut self,
+        id: SubscriptionId,
+        assignment: Assignment,
+    ) {
+        let Some(member) = self.members.get_mut(id) else {
             return;
         };
         // The member may have got another one since.
@@ -168,24 +207,21 @@ impl Group {
         }
     }
 
-    /// The member's stream has sent all its messages.
-    pub(in super::super) fn set_ready(&mut self, slot: u32) {
-        self.members.set_ready(slot);
-    }
-
     /// Gives a member a wake-up.
-    fn assign_to(&mut self, slot: u32, assignment: Assignment) {
+    fn assign_to(&mut self, one: &Subscription, assignment: Assignment) {
         self.used = true;
-        self.mark_tried(slot);
+        self.mark_tried(one.id);
         // The messages of these were not counted here: the depth in the report counts them.
         if matches!(
             assignment.reason,
             WakeReason::Sentinel | WakeReason::CatchUp
         ) {
-            self.checker = Some(slot);
+            self.checker = Some(one.id);
         }
-        self.members.postpone(slot);
-        let member = self.members.member_mut(slot);
+        self.members.postpone(one.id);
+        let Some(member) = self.members.get_mut(one.id) else {
+            return;
+        };
         member.notified_up_to = Some(assignment.sequence);
         if member.busy && planted!(BusyCountedNotSent) {
             return;
@@ -206,9 +242,16 @@ impl Group {
     }
 
     /// Notes that all work was assigned, except for messages without a ready stream.
-    fn record_assignment(&mut self, last: u32, head: &Counters, delta: Delta, unassigned: u64) {
+    fn record_assignment(
+        &mut self,
+        last: Option<&Subscription>,
+        head: &Counters,
+        delta: Delta,
+        unassigned: u64,
+    ) {
         // Messages beyond all capacities are added to the last member's wake-up.
-        if let Some(assignment) = &mut self.members.member_mut(last).assignment {
+        let last = last.and_then(|one| self.members.get_mut(one.id));
+        if let Some(assignment) = last.and_then(|member| member.assignment.as_mut()) {
             assignment.delta.add(&delta);
         }
         self.position = *head;
@@ -221,7 +264,7 @@ impl Group {
 
     /// Capped at all members' capacity: no member is left to wake for more.
     pub(super) fn set_unassigned(&mut self, unassigned: u64) {
-        self.unassigned.set(unassigned.min(self.capacities));
+        self.unassigned.set(unassigned.min(self.members.capacity()));
         self.found_by_check &= unassigned > 0;
     }
 }

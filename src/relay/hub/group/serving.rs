@@ -11,7 +11,7 @@ impl Group {
     pub(in super::super) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
         let assigned = self.position.sequence >= head.sequence && self.unassigned.get() == 0;
-        let served = assigned && self.len() > 0 && !self.redelivery.is_given_up();
+        let served = assigned && self.left_at.is_none() && !self.redelivery.is_given_up();
         let served = served && (!unserved || planted!(LinkServedInPart));
         // A member that got them and has left is not replaced by an idle one.
         let served = served && has_room && self.requested.is_none();
@@ -41,11 +41,11 @@ impl Group {
         std::mem::take(&mut self.passed_on)
     }
 
-    /// The last member has left; it did not finish its work where `unfinished`.
-    pub(super) fn pass_on_at_end(&mut self, unfinished: bool) {
+    /// The last member has left. Work that it did not finish is requested of another one.
+    pub(super) fn pass_on_at_end(&mut self) {
         let pending =
             self.requested.is_some() || self.unassigned.get() > 0 || self.redelivery.is_open();
-        self.pass_on(unfinished || pending);
+        self.pass_on(pending);
     }
 
     /// All members were asked in vain. Other relays do not check causes that were announced as

@@ -198,6 +198,30 @@ fn without_room_for_a_peers_queue_its_patterns_are_checked() {
     assert_eq!(told(&other), []);
 }
 
+/// Names of other relays above three quarters of the table.
+#[test]
+fn a_peers_new_queue_takes_the_place_of_an_idle_one_and_is_told_by_its_own_name() {
+    let hub = hub_where(|config| (config.cluster, config.max_queues) = (true, 8));
+    let pattern = settled(&hub, &["job-*"]);
+    let count = |number, now| {
+        let entry = from_peer(&format!("job-{number}"), 1, 1);
+        hub.count_peer_increments(&[entry], false, now);
+        drain(&pattern, now);
+    };
+    (0..6).for_each(|number| count(number, START));
+    hub.sweep(&pattern, usize::MAX, after(HOUR));
+    let later = after(HOUR);
+    hub.count_peer_increments(&[from_peer("job-6", 1, 1)], false, later);
+    assert_eq!(
+        entries(&drain(&pattern, later)),
+        [entry("job-6", WakeReason::Notified, 1)]
+    );
+    assert_eq!((hub.stats().queues, hub.stats().unnamed), (6, 0));
+    // None is idle: the pattern is checked, and a metric counts it.
+    (7..13).for_each(|number| count(number, later));
+    assert!(hub.stats().unnamed > 0);
+}
+
 #[test]
 fn a_resync_wakes_the_subscribers_of_its_queues() {
     let hub = clustered();

@@ -1,6 +1,7 @@
 //! The fan-out: walks over many subscribers, and queues that are attached in steps.
 
 use super::{super::fanout::UpdateBatch, streams::Polled, *};
+use crate::base::sync::work;
 use WakeReason::Notified;
 
 fn two_hundred(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
@@ -166,13 +167,51 @@ fn a_pattern_of_many_queues_is_introduced_in_steps_and_misses_nothing_meanwhile(
 #[test]
 fn a_new_queue_of_a_pattern_with_many_subscribers_costs_its_notification_no_visit_of_them() {
     let hub = hub();
-    let subscriptions: Vec<_> = (0..1_000).map(|_| settled(&hub, &["job-*"])).collect();
-    assert_eq!(notify(&hub, "job-1").listeners, 1_000);
+    let subscriptions: Vec<_> = (0..10_000).map(|_| settled(&hub, &["job-*"])).collect();
+    let before = work::done();
+    assert_eq!(notify(&hub, "job-1").listeners, 10_000);
+    assert!(work::done() - before < 20, "locks");
     assert_eq!(hub.stats().cursors, 0, "they are left to the fan-out");
     walk_all(&hub);
-    assert_eq!(hub.stats().cursors, 1_000);
+    assert_eq!(hub.stats().cursors, 10_000);
     for subscription in &subscriptions {
         assert_eq!(told(subscription), [entry("job-1", Notified, 1)]);
+    }
+}
+
+#[test]
+fn a_new_queue_of_a_groups_pattern_visits_one_of_its_many_members() {
+    let hub = hub();
+    let members = (0..10_000).map(|_| subscribe_with(&hub, &in_group("g", &["job-*"]), START));
+    let members: Vec<_> = members.collect();
+    members
+        .iter()
+        .for_each(|one| _ = take_sent(&hub, one, START));
+    let before = work::done();
+    notify(&hub, "job-1");
+    assert!(work::done() - before < 20, "locks");
+    assert_eq!(hub.stats().cursors, 1);
+    let told = members.iter().map(|one| take_sent(&hub, one, START));
+    assert_eq!(told.filter(|wakes| !wakes.is_empty()).count(), 1);
+}
+
+/// `*` over very many queues: the work and the state do not depend on their number.
+#[test]
+fn to_subscribe_to_a_pattern_of_very_many_queues_costs_little() {
+    let hub = hub();
+    numbered("q", 50_000)
+        .iter()
+        .for_each(|name| _ = notify(&hub, name));
+    for options in [options(&["*"]), in_group("g", &["*"])] {
+        let before = work::done();
+        let one = subscribe_with(&hub, &options, START);
+        while !hub.introduce_some(&one, START) {}
+        let locks = work::done() - before;
+        assert!(locks < 20_000, "{locks} locks");
+        assert!(hub.stats().cursors <= 1_024, "{}", hub.stats().cursors);
+        hub.unsubscribe(&one, START);
+        while hub.detach_some(START) {}
+        assert_eq!(hub.stats().cursors, 0);
     }
 }
 

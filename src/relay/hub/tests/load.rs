@@ -135,7 +135,7 @@ fn messages_without_a_ready_member_are_unassigned() {
         hub.unsubscribe(member, START);
     }
     assert!(unassigned() > 0, "the group is kept");
-    hub.fire(after(HOUR));
+    hub.forget(after(HOUR));
     assert_eq!(unassigned(), 0, "the group is forgotten");
 }
 

@@ -142,6 +142,28 @@ fn member_drains_behind(fault: Fault) -> Result<(), String> {
     }
 }
 
+/// A pattern's only member hangs, and another one joins while the claim ends: it takes up the work.
+fn member_comes(fault: Fault) -> Result<(), String> {
+    let world = World::new(fault);
+    let hanging = world
+        .settled(&member(&["a/*"]), 1, Manner::Hangs)
+        .serve_once();
+    let late = NOW + CLAIM;
+    let publisher = world.spawn_publish("q", &[0]);
+    join(publisher);
+    let hanging = hanging.stop();
+    let timers = world.spawn(move |world| world.hub.fire(late));
+    let coming = world.spawn(|world| Worker::subscribe(world, &member(&["a/*"]), 2, Manner::Reads));
+    join(timers);
+    world.pass(&mut [hanging, join(coming)], late, late + REDELIVERED);
+    world.all_read()
+}
+
+#[test]
+fn a_member_that_comes_takes_up_what_waits_for_one() {
+    holds_in(SCHEDULES, member_comes);
+}
+
 #[test]
 fn a_member_that_reports_meanwhile_reads_all() {
     holds_in(SCHEDULES, member_reports);
