@@ -19,7 +19,6 @@
 //! taken.
 
 mod activity;
-mod announced;
 mod backlog;
 mod capacity;
 mod config;
@@ -27,12 +26,9 @@ mod coordinator;
 mod core;
 pub(crate) mod counters;
 mod cursor;
-mod cursor_pool;
 mod decisions;
 mod fanout;
 mod group;
-mod handed_timers;
-mod idle;
 mod inbox;
 mod increments;
 mod interest;
@@ -44,7 +40,6 @@ mod map;
 mod members;
 mod no_subscribers;
 mod pattern_checks;
-mod pattern_index;
 mod pattern_node;
 mod peer_causes;
 mod queue_check;
@@ -57,12 +52,9 @@ mod redelivery;
 mod report;
 pub(crate) mod resume;
 mod resync;
-mod served_groups;
-mod shard_growth;
 mod stats;
 mod stream;
 mod subscribe;
-mod subscribers;
 mod subscription;
 mod timers;
 mod wake_builder;
@@ -83,9 +75,8 @@ pub(crate) use self::{
     config::{CoordinatorConfig, HubConfig},
     core::{Hub, HubStats},
     counters::Epoch,
-    cursor_pool::CursorPool,
+    cursor::CursorPool,
     decisions::{Decision, DecisionKind, NotedDecisions},
-    handed_timers::PendingTimers,
     inbox::Filled,
     lost::Named,
     mailbox::SubscriptionId,
@@ -96,6 +87,7 @@ pub(crate) use self::{
     resync::{ResyncScope, ResyncWalk},
     stats::{ListenerStats, QueueStats},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
+    timers::PendingTimers,
     wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},
 };
 

@@ -4,6 +4,10 @@
 //! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
 //! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
 //! or a timer needs is ever given up.
+//!
+//! A queue that only patterns match is forgotten like any other, when nothing is pending there (R3: an
+//! up-to-date pattern keeps no idle entry). Otherwise a pattern would make the limit of queues a limit
+//! for its lifetime. A caller that finds the dead entry makes a new one.
 
 use std::{
     borrow::Borrow,
@@ -15,12 +19,12 @@ use std::{
 
 use super::{
     core::{Eviction, Hub},
-    queue_entry::QueueEntry,
+    queue_entry::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::{AtomicU64, Ordering, lock},
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
     types::{Notification, QueueAddress, Report, ReportState},
 };
@@ -373,4 +377,77 @@ impl Hub {
 fn short_of_memory(field: &str) -> Error {
     let message = format!("{field}: max_memory: the relay is near its limit of memory");
     Error::new(ErrorKind::Exhausted, message)
+}
+
+impl QueueState {
+    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
+    /// in use.
+    fn idle(&mut self, now: Tick) -> Option<(Tick, bool)> {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.forget_expired(now);
+        }
+        let named = self.outside.named.len() > 0 || self.held > 0;
+        let needed = self.has_timers() || self.is_listed() || self.is_walked();
+        if self.is_dead || named || needed {
+            return None;
+        }
+        let head = self.head();
+        let coordinator = self.coordinator.as_ref().filter(|_| self.grouped);
+        let idle = coordinator.is_none_or(|one| one.is_idle(&head));
+        idle.then(|| (self.idle_since(), self.listeners() > 0))
+    }
+}
+
+impl QueueEntry {
+    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
+    /// in use.
+    pub(super) fn idle_since(&self, now: Tick) -> Option<(Tick, bool)> {
+        self.lock_with_nodes(now).idle(now)
+    }
+}
+
+impl Hub {
+    /// Forgets a queue that has been idle since then, and for `pattern_idle` longer where patterns match
+    /// it; returns whether it did. R3: sequences of this name never start again in this epoch.
+    pub(super) fn forget_one(
+        &self,
+        entry: &Arc<QueueEntry>,
+        (idle_since, now): (Tick, Tick),
+        pattern_idle: Duration,
+    ) -> bool {
+        let mut guard = entry.lock_with_nodes(now);
+        let state = &mut *guard;
+        let Some((since, by_pattern)) = state.idle(now) else {
+            return false;
+        };
+        let wait = if by_pattern {
+            pattern_idle
+        } else {
+            Duration::ZERO
+        };
+        if since + wait > idle_since {
+            return false;
+        }
+        let changed_at = state.changed_at;
+        self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
+        if !planted!(FloorForgotten) {
+            let floor = state.counters.sequence + 1;
+            self.floor.fetch_max(floor, Ordering::AcqRel);
+        }
+        if !planted!(DeadNotMarked) {
+            state.is_dead = true;
+        }
+        let groups = state.coordinator.iter().flat_map(|one| one.groups());
+        let of_groups = groups.flat_map(|group| &group.members.all.nodes);
+        let nodes = state.outside.nodes.iter().chain(of_groups);
+        nodes.for_each(|node| node.set_needed());
+        (state.coordinator, state.grouped) = (None, false);
+        // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
+        // come up for ever.
+        let _ = state.rearm(entry, &self.timers);
+        drop(guard);
+        self.entries.remove(entry);
+        self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
+        true
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     counters::Epoch,
-    cursor_pool::CursorLimits,
+    cursor::CursorLimits,
     decisions::DecisionLog,
     pattern_node::Patterns,
     sync::{AtomicU64, Ordering},

@@ -16,10 +16,10 @@ use std::{
 
 use super::{
     activity::Activity,
-    announced::IncrementList,
     config::{CoordinatorConfig, HubConfig, Shared},
     fanout::{Fanout, UpdateBatch, Walk},
     inbox::DetachedCursors,
+    increments::IncrementList,
     load::{Load, LoadStats},
     lost::LostListeners,
     mailbox::SubscriptionId,

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     counters::Epoch,
-    cursor_pool::CursorPool,
+    cursor::CursorPool,
     mailbox::{Mailbox, SubscriptionId},
     resume::digest,
 };

@@ -11,10 +11,10 @@
 use std::sync::Arc;
 
 use super::{
-    announced::Announced,
     config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
     coordinator::Coordinator,
     counters::Counters,
+    increments::Announced,
     listeners::Listeners,
     mailbox::{SubscriptionId, WakeBatch},
     pattern_node::PatternNode,

@@ -15,7 +15,7 @@ use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Dur
 use super::{
     config::CoordinatorConfig,
     core::{Detaching, Hub},
-    cursor_pool::CursorPool,
+    cursor::CursorPool,
     decisions::{Decision, DecisionKind},
     interest::Interest,
     load::LoadChange,

@@ -7,7 +7,7 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        announced::Announced, coordinator::Coordinator, cursor::Cursor, group::Group,
+        coordinator::Coordinator, cursor::Cursor, group::Group, increments::Announced,
         members::Member, queue_entry::QueueEntry, subscription::Subscription as Stream,
     },
     *,
