@@ -13,51 +13,20 @@
 //!
 //! Locks, each taken only in this order, none held across a wake: a subscription's introduction, a
 //! queue entry, then a leaf: an inbox, the timers, the index of patterns, or a node's list, under which
-//! an inbox is taken. A shard of the map is held while its ordered index is written. A notification
+//! an inbox is taken, or its waiting queues. A shard of the map is held while its ordered index is written. A notification
 //! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. The entry of a
 //! queue that an operator watches is held while the log of decisions or the list of subscriptions is
 //! taken.
 
-mod activity;
-mod backlog;
-mod capacity;
+mod cluster;
 mod config;
-mod coordinator;
 mod core;
-pub(crate) mod counters;
-mod cursor;
-mod decisions;
 mod fanout;
+mod figures;
 mod group;
-mod inbox;
-mod increments;
-mod interest;
-mod listeners;
-mod load;
-mod lost;
-mod mailbox;
-mod map;
-mod members;
-mod no_subscribers;
-mod pattern_checks;
-mod pattern_node;
-mod peer_causes;
-mod queue_check;
-mod queue_entry;
-mod queue_listeners;
-mod queue_state;
-mod queue_update;
-mod ranking;
-mod redelivery;
-mod report;
-pub(crate) mod resume;
-mod resync;
-mod stats;
-mod stream;
-mod subscribe;
+mod pattern;
+mod queue;
 mod subscription;
-mod timers;
-mod wake_builder;
 
 #[cfg(test)]
 mod concurrency;
@@ -69,6 +38,7 @@ use self::concurrency::sync;
 #[cfg(not(test))]
 use crate::base::sync;
 
+pub(crate) use self::subscription::resume;
 pub(crate) use self::{
     activity::{ActiveQueue, ActivityWatch},
     capacity::LimitUse,
@@ -77,6 +47,7 @@ pub(crate) use self::{
     counters::Epoch,
     cursor::CursorPool,
     decisions::{Decision, DecisionKind, NotedDecisions},
+    figures::{ListenerStats, QueueStats},
     inbox::Filled,
     lost::Named,
     mailbox::SubscriptionId,
@@ -85,10 +56,17 @@ pub(crate) use self::{
     queue_listeners::{ListenerSurvey, QueueListener, SurveyedListener},
     ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},
-    stats::{ListenerStats, QueueStats},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
     timers::PendingTimers,
     wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},
+};
+use self::{
+    cluster::{increments, resync},
+    figures::{activity, decisions, load, lost, no_subscribers, queue_listeners, ranking},
+    group::{coordinator, members, redelivery},
+    pattern::checks as pattern_checks,
+    queue::{backlog, capacity, check as queue_check, counters, listeners, map, timers},
+    subscription::{cursor, inbox, interest, mailbox, stream, subscribe, wake_builder},
 };
 
 #[cfg(test)]

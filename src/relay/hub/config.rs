@@ -9,7 +9,7 @@ use super::{
     counters::Epoch,
     cursor::CursorLimits,
     decisions::DecisionLog,
-    pattern_node::Patterns,
+    pattern::Patterns,
     sync::{AtomicU64, Ordering},
 };
 

@@ -26,7 +26,7 @@ use super::{
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
     pattern_checks::PatternChecks,
-    queue_entry::QueueEntry,
+    queue::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
     timers::TimerOrder,
@@ -126,8 +126,6 @@ const QUEUES_PER_STEP: usize = 512;
 pub(super) struct Detaching {
     pub(super) subscription: Arc<Subscription>,
     pub(super) cursors: DetachedCursors,
-    /// Queues that waited for a member of its groups.
-    pub(super) waiting: Vec<Arc<QueueEntry>>,
     pub(super) reports: bool,
     pub(super) closed_at: Tick,
 }

@@ -9,8 +9,8 @@ use std::{collections::VecDeque, sync::Arc};
 use super::{
     counters::Counters,
     mailbox::WakeBatch,
-    pattern_node::PatternNode,
-    queue_entry::{QueueEntry, WalkPlace},
+    pattern::PatternNode,
+    queue::{QueueEntry, WalkPlace},
     sync::{AtomicU64, AtomicWaker, Mutex, lock},
 };
 use crate::base::clock::Tick;

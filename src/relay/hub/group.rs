@@ -1,10 +1,32 @@
 //! One group on one queue: its position, its members, and the assignment of work to them.
 //!
-//! New messages go to as many members as they need: idle ones, then the one woken least recently.
-//! Each is counted with its own capacity. R12: a member that is counted is sent the wake-up. A
-//! member is skipped while its stream has an unsent message. Choosing n members takes n steps,
-//! independent of their number. Work that waits for a member is listed with the group's patterns: one
-//! that joins there takes it up. A plain structure: the entry's lock guards it.
+//! New messages go to as many members as they need: idle ones, then the one woken least recently. Each is
+//! counted with its own capacity. R12: a member that is counted is sent the wake-up. A member is skipped
+//! while its stream has an unsent message. Choosing n members takes n steps, independent of their number.
+//! A plain structure: the entry's lock guards it.
+//!
+//! Work of the group is in one of these states:
+//!
+//! * after `position`: counted, and given to nobody yet;
+//! * `unassigned`: messages for which no member was ready, or that a check found (`found_by_check`);
+//! * `returned`: the sums of a wake-up whose stream ended before it took it;
+//! * `requested`: one member must be woken without new messages, for this reason;
+//! * a member's assignment, until its stream takes it;
+//! * an open claim (`redelivery`): taken, and not covered by a report. Its deadline is `NEVER` where all
+//!   members were asked, or none of the rest reads: it goes on with a report, a stream that has sent, or a
+//!   new member.
+//!
+//! `check_requested` is no work: the sentinel asks one member, if none is woken for work. Work that waits for
+//! a member is listed with the group's patterns (`PatternNode::waiting`), and one that joins there takes it
+//! up. `left_at` is set when no member is left: then the group only keeps its position, for a while.
+//! `unchecked`: the group came to a queue that was known before, and one member must check it.
+//! In a cluster `unserved`, `announced_as_served` and `passed_on` say what the other relays are told.
+
+mod assigning;
+pub(super) mod coordinator;
+pub(super) mod members;
+pub(super) mod redelivery;
+mod serving;
 
 use std::{
     sync::{
@@ -17,18 +39,16 @@ use std::{
 use super::{
     counters::{Counters, Delta},
     mailbox::SubscriptionId,
-    members::{Assignment, Members},
-    queue_entry::QueueEntry,
+    members::{Assignment, Member, Members},
+    pattern::PatternNode,
+    queue::QueueEntry,
     redelivery::Redelivery,
-    subscription::{Admission, Subscription},
+    subscription::Subscription,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
     types::{GroupName, ReportState, WakeReason},
 };
-
-mod assigning;
-mod serving;
 
 /// The group's state on the queue.
 pub(super) struct Group {
@@ -65,6 +85,8 @@ pub(super) struct Group {
     left_at: Option<Tick>,
     /// It came to a queue that was known before, whose messages no member has checked.
     unchecked: bool,
+    /// The queue is in the lists of those that wait for a member.
+    listed: bool,
     timeout: Duration,
     lease: Duration,
 }
@@ -141,6 +163,7 @@ impl Group {
             checker: None,
             left_at: None,
             unchecked: false,
+            listed: false,
             timeout,
             lease,
         }
@@ -219,13 +242,31 @@ impl Group {
         is_due
     }
 
-    /// Has a member that reports become known; returns whether it is one.
-    pub(super) fn admit(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        subscription: &Arc<Subscription>,
-    ) -> bool {
-        self.members.admit(entry, subscription) == Admission::Member
+    /// Returns whether a member that is known has no state that is needed.
+    pub(super) fn is_settled(&self, id: SubscriptionId) -> bool {
+        let (round, is_open) = (self.redelivery.round, self.redelivery.is_open());
+        let is_tried = |member: &Member| is_open && member.tried_in_round == round;
+        self.members.is_settled(id) && !self.members.get(id).is_some_and(is_tried)
+    }
+
+    /// Sets the nodes of its patterns that match the queue; returns whether there are others than before.
+    pub(super) fn set_nodes(&mut self, entry: &QueueEntry, nodes: Vec<Arc<PatternNode>>) -> bool {
+        self.unlist(entry);
+        let is_changed = self.members.set_nodes(nodes);
+        self.note_joined();
+        is_changed
+    }
+
+    /// Members may have joined: the group is kept.
+    pub(super) fn note_joined(&mut self) {
+        if !self.members.is_empty() {
+            self.left_at = None;
+        }
+    }
+
+    /// Returns when the last member left, if the group is only kept.
+    pub(super) fn kept_since(&self) -> Option<Tick> {
+        self.left_at.filter(|_| self.members.is_empty())
     }
 
     /// A known member's stream ended. R16: a wake-up that it did not take, or was busy with, is

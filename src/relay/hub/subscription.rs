@@ -5,6 +5,16 @@
 //! from which it is owed. So a subscriber costs the same for any number of notifications, however
 //! slowly it reads.
 
+pub(super) mod cursor;
+pub(super) mod inbox;
+pub(super) mod interest;
+pub(super) mod mailbox;
+pub(super) mod report;
+pub(crate) mod resume;
+pub(super) mod stream;
+pub(super) mod subscribe;
+pub(super) mod wake_builder;
+
 use std::{fmt, ops::Deref, sync::Arc, task::Waker};
 
 use super::{
@@ -14,7 +24,7 @@ use super::{
     interest::Interest,
     mailbox::WakeBatch,
     members::Assignment,
-    queue_entry::{QueueEntry, QueueState},
+    queue::{QueueEntry, QueueState},
     resume::ResumePoint,
     subscribe::Introduction,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
@@ -189,8 +199,8 @@ impl Subscription {
         }
     }
 
-    /// Makes the cursor of a member that its group gets to know.
-    pub(super) fn join_group(&self, entry: &Arc<QueueEntry>) -> Admission {
+    /// Makes the cursor of a member that its group gets to know; with `beyond`, up to twice the limit.
+    pub(super) fn join_group(&self, entry: &Arc<QueueEntry>, beyond: bool) -> Admission {
         let is_named = self.names(entry.address());
         let limits = &entry.config.shared.cursors;
         let mut inbox = self.lock();
@@ -198,16 +208,13 @@ impl Subscription {
             return Admission::Ended;
         }
         if inbox.get(entry).is_none() && !limits.take(self, inbox.len(), is_named) {
-            return Admission::NoRoom;
+            if !beyond || limits.is_full_beyond() {
+                return Admission::NoRoom;
+            }
+            limits.take_beyond(self);
         }
         inbox.insert(entry, is_named).is_member = true;
         Admission::Member
-    }
-
-    /// There is no room for what the subscriber is owed on the queue: it checks the pattern.
-    pub(super) fn check_pattern_of(self: &Arc<Self>, entry: &QueueEntry, batch: &mut WakeBatch) {
-        let mut inbox = self.lock();
-        self.owe_by_pattern(&mut inbox, entry, WakeReason::CatchUp, batch);
     }
 
     /// A member's stream has a wake-up to take.

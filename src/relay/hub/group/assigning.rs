@@ -6,8 +6,8 @@ use super::{
     super::{
         counters::{Counters, Delta, QueueHead},
         mailbox::{SubscriptionId, WakeBatch},
-        members::{Assignment, Candidates, Chosen},
-        queue_entry::QueueEntry,
+        members::{Assignment, Candidates},
+        queue::QueueEntry,
         subscription::Subscription,
     },
     Group,
@@ -19,33 +19,39 @@ use crate::{
 
 impl Group {
     /// Returns whether there is work, and a member that can take it.
-    pub(in super::super) fn has_work_to_assign(&self, counted: bool) -> bool {
+    pub(crate) fn has_work_to_assign(&self, counted: bool) -> bool {
         let asks = self.requested.is_some() || self.check_requested;
         (counted || self.unassigned.get() > 0 || asks) && self.members.any_ready()
     }
 
     /// Adds the queue to those that wait for a member, where it does so. Returns whether a member has
     /// joined meanwhile.
-    pub(in super::super) fn wait(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        head: &Counters,
-        now: Tick,
-    ) -> bool {
+    pub(crate) fn wait(&mut self, entry: &Arc<QueueEntry>, head: &Counters, now: Tick) -> bool {
         let is_behind = self.position.sequence < head.sequence;
         let asks = self.requested.is_some() || self.check_requested;
         let waits = is_behind || asks || self.unassigned.get() > 0 || self.redelivery.is_given_up();
         if !waits || self.members.all.nodes.is_empty() {
+            self.unlist(entry);
             return false;
         }
-        let nodes = self.members.all.nodes.iter();
-        nodes.for_each(|node| node.add_waiting(entry));
+        if !std::mem::replace(&mut self.listed, true) {
+            let nodes = self.members.all.nodes.iter();
+            nodes.for_each(|node| node.add_waiting(entry));
+        }
         self.ask_who_joined(now);
         self.members.has_fresh()
     }
 
+    /// The queue waits for no member.
+    pub(in super::super) fn unlist(&mut self, entry: &QueueEntry) {
+        if std::mem::take(&mut self.listed) {
+            let nodes = self.members.all.nodes.iter();
+            nodes.for_each(|node| node.remove_waiting(entry));
+        }
+    }
+
     /// Gives the sentinel's check to one member, if it is requested and no member got work.
-    pub(in super::super) fn assign_check(
+    pub(crate) fn assign_check(
         &mut self,
         entry: &Arc<QueueEntry>,
         sequence: u64,
@@ -57,26 +63,24 @@ impl Group {
             return;
         }
         // A stream with an unsent message gets the check when it has sent, if no other did.
-        match self.members.choose(entry, among, sequence, round, now) {
-            None => return,
-            Some(Chosen::WithoutRoom(one)) => one.check_pattern_of(entry, batch),
-            Some(Chosen::Member(one)) => {
-                let assignment = Assignment {
-                    reason: WakeReason::Sentinel,
-                    sequence,
-                    delta: Delta::default(),
-                };
-                self.assign_to(&one, assignment);
-                one.set_due(entry, batch);
-            }
-        }
+        let chosen = self.members.choose(entry, among, sequence, round, now);
+        let Some(one) = chosen else {
+            return;
+        };
+        let assignment = Assignment {
+            reason: WakeReason::Sentinel,
+            sequence,
+            delta: Delta::default(),
+        };
+        self.assign_to(&one, assignment);
+        one.set_due(entry, batch);
         self.check_requested = false;
     }
 
     /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
     /// streams in `batch`. Returns whether more is left. `counted` is the reason for events after
     /// the group's position.
-    pub(in super::super) fn assign(
+    pub(crate) fn assign(
         &mut self,
         entry: &Arc<QueueEntry>,
         head: &QueueHead,
@@ -96,24 +100,15 @@ impl Group {
         let mut delta = head.delta_since(&self.position);
         delta.add(&self.returned);
         let needed = self.unassigned.get().saturating_add(delta.needs());
-        let (mut last, mut given, mut untracked) = (None, 0, false);
+        let (mut last, mut given) = (None, 0);
         let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
             let round = self.redelivery.round;
             let chosen = self.members.choose(entry, among, head.sequence, round, now);
-            let Some(chosen) = chosen else {
+            let Some(one) = chosen else {
                 break;
             };
             *limit -= 1;
-            let one = match chosen {
-                Chosen::Member(one) => one,
-                Chosen::WithoutRoom(one) => {
-                    one.check_pattern_of(entry, batch);
-                    left -= u64::from(one.mailbox.capacity).min(left);
-                    (untracked, all_idle) = (true, false);
-                    continue;
-                }
-            };
             let Some(member) = self.members.get(one.id) else {
                 continue;
             };
@@ -132,7 +127,7 @@ impl Group {
             (last, given) = (Some(one), given + 1);
         }
         let more = left > 0 && *limit == 0;
-        if last.is_some() || untracked {
+        if let Some(last) = last {
             // The rest waits for busy streams, or follows in the next step; otherwise every
             // member was notified.
             let unassigned = match asks {
@@ -146,14 +141,10 @@ impl Group {
                 self.note_served(needed, given_capacity, all_idle);
             }
             self.owed_up_to = self.owed_up_to.max(head.sequence);
-            self.record_assignment(last.as_deref(), head, delta, unassigned);
+            self.record_assignment(last.id, head, delta, unassigned);
             // A redelivery that was parked goes on.
             if self.redelivery.is_given_up() {
                 self.redelivery.rearm(now + self.timeout);
-            }
-            if untracked && last.is_none() {
-                // No report covers it: the sentinel's check of the pattern follows.
-                self.redelivery.end();
             }
         } else if more {
             // Members of another group have used up this step.
@@ -187,16 +178,12 @@ impl Group {
     }
 
     /// Takes the wake-up that waits for the member's stream, which is sending it now.
-    pub(in super::super) fn take(&mut self, id: SubscriptionId) -> Option<Assignment> {
+    pub(crate) fn take(&mut self, id: SubscriptionId) -> Option<Assignment> {
         self.members.get_mut(id)?.assignment.take()
     }
 
     /// A Wake had no room for it: it goes into the next.
-    pub(in super::super) fn return_assignment(
-        &mut self,
-        id: SubscriptionId,
-        assignment: Assignment,
-    ) {
+    pub(crate) fn return_assignment(&mut self, id: SubscriptionId, assignment: Assignment) {
         let Some(member) = self.members.get_mut(id) else {
             return;
         };
@@ -244,13 +231,13 @@ impl Group {
     /// Notes that all work was assigned, except for messages without a ready stream.
     fn record_assignment(
         &mut self,
-        last: Option<&Subscription>,
+        last: SubscriptionId,
         head: &Counters,
         delta: Delta,
         unassigned: u64,
     ) {
         // Messages beyond all capacities are added to the last member's wake-up.
-        let last = last.and_then(|one| self.members.get_mut(one.id));
+        let last = self.members.get_mut(last);
         if let Some(assignment) = last.and_then(|member| member.assignment.as_mut()) {
             assignment.delta.add(&delta);
         }

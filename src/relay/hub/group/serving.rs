@@ -8,7 +8,7 @@ impl Group {
     /// Returns whether members that were idle took all causes since the last call, in whole, and
     /// their claim is not given up. Then the groups of this name on other relays need not check.
     /// A frame that has no room for the group does not state it.
-    pub(in super::super) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
+    pub(crate) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
         let assigned = self.position.sequence >= head.sequence && self.unassigned.get() == 0;
         let served = assigned && self.left_at.is_none() && !self.redelivery.is_given_up();
@@ -21,7 +21,7 @@ impl Group {
 
     /// The group is new, and the other relays do not know of causes before it. Nothing of them was
     /// given to its members here.
-    pub(in super::super) fn begin_unserved(&mut self) {
+    pub(crate) fn begin_unserved(&mut self) {
         self.unserved = true;
     }
 
@@ -31,13 +31,13 @@ impl Group {
     }
 
     /// The members of another relay serve these causes: nothing is owed here for them.
-    pub(in super::super) fn skip(&mut self, increment: &Counters) {
+    pub(crate) fn skip(&mut self, increment: &Counters) {
         self.position.sequence += increment.sequence;
         self.position.add_totals(increment);
     }
 
     /// Returns whether work must be passed on, once.
-    pub(in super::super) fn take_passed_on(&mut self) -> bool {
+    pub(crate) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on)
     }
 

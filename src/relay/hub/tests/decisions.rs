@@ -1,7 +1,7 @@
 //! The decisions about a queue that an operator watches, and what is known about its listeners.
 
 use super::{
-    super::{DecisionKind, QueueListener, queue_entry::EntryBits},
+    super::{DecisionKind, QueueListener, queue::EntryBits},
     *,
 };
 use DecisionKind::{Busy, Checked, Empty, Joined, Left, Notified, Reassigned, StoodAside, Woken};

@@ -8,7 +8,7 @@ use std::mem::size_of;
 use super::{
     super::{
         coordinator::Coordinator, cursor::Cursor, group::Group, increments::Announced,
-        members::Member, queue_entry::QueueEntry, subscription::Subscription as Stream,
+        members::Member, queue::QueueEntry, subscription::Subscription as Stream,
     },
     *,
 };

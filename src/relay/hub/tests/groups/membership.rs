@@ -10,7 +10,7 @@ fn forgetting() -> Arc<Hub> {
 #[test]
 fn a_group_is_kept_for_a_while_after_its_last_member_left() {
     for (away, told) in [(599, Notified), (601, CatchUp)] {
-        let mut fleet = Fleet::new(1);
+        let mut fleet = Fleet::on(forgetting(), 1);
         fleet.leave(0);
         fleet.put(1);
         fleet.fire(after(away * SECOND));
@@ -190,6 +190,93 @@ fn a_new_member_of_a_pattern_takes_up_what_waits_for_one() {
             );
         }
     }
+}
+
+/// Returns all that the member is told, a Wake after the other.
+fn told_in_all(hub: &Hub, member: &Arc<Subscription>, now: Tick) -> Vec<Entry> {
+    let wakes = (0..3_000).map(|_| entries(&take_sent(hub, member, now)));
+    wakes
+        .take_while(|wake| !wake.is_empty())
+        .flatten()
+        .collect()
+}
+
+/// So many that a member is not told of `orders` by name.
+fn many_queues(hub: &Hub, now: Tick) {
+    for name in numbered("ord", 1_100) {
+        notify_with(hub, notification(&name), now);
+    }
+}
+
+#[test]
+fn a_kept_group_whose_members_come_back_unseen_gets_its_work() {
+    let hub = forgetting();
+    let by_pattern = in_group("g", &["ord*"]);
+    let first = subscribe_with(&hub, &by_pattern, START);
+    notify(&hub, "orders");
+    assert_eq!(told_in_all(&hub, &first, START).len(), 2);
+    hub.unsubscribe(&first, START);
+    let back_at = after(500 * SECOND);
+    notify_with(&hub, notification("orders"), back_at);
+    many_queues(&hub, back_at);
+    let second = subscribe_with(&hub, &by_pattern, back_at);
+    while !hub.introduce_some(&second, back_at) {}
+    let told = told_in_all(&hub, &second, back_at);
+    assert!(!told.contains(&entry("orders", Notified, 1)), "too many");
+    // The search for idle queues visits all of them.
+    let later = after(560 * SECOND);
+    hub.forget(later);
+    let told = told_in_all(&hub, &second, later);
+    assert!(told.contains(&entry("orders", Notified, 1)), "{told:?}");
+    let later = after(700 * SECOND);
+    hub.forget(later);
+    notify_with(&hub, notification("orders"), later);
+    let told = told_in_all(&hub, &second, later);
+    assert!(told.iter().any(|(name, ..)| name == "orders"), "{told:?}");
+}
+
+#[test]
+fn the_queues_that_the_first_member_did_not_visit_are_visited_by_the_next() {
+    let hub = hub();
+    numbered("q", 1_000)
+        .iter()
+        .for_each(|name| _ = notify(&hub, name));
+    let [first, second] = [0; 2].map(|_| subscribe_with(&hub, &in_group("g", &["*"]), START));
+    hub.unsubscribe(&first, START);
+    while !hub.introduce_some(&second, START) {}
+    let told = told_in_all(&hub, &second, START);
+    assert!(told.contains(&entry("q999", CatchUp, 0)), "{}", told.len());
+}
+
+#[test]
+fn what_a_member_without_room_for_its_group_did_not_take_is_checked_by_another() {
+    let hub = hub_where(|config| config.coordinator.max_groups_per_queue = 0);
+    let join = || subscribe_with(&hub, &in_group("g", &["ord*"]), START);
+    let first = join();
+    told_in_all(&hub, &first, START);
+    notify(&hub, "orders");
+    let second = join();
+    told_in_all(&hub, &second, START);
+    hub.unsubscribe(&first, START);
+    hub.fire(START);
+    assert_eq!(
+        told_in_all(&hub, &second, START),
+        [entry("ord*", CatchUp, 0)]
+    );
+}
+
+/// Without room a cursor is made only where no known member can be chosen.
+#[test]
+fn a_member_that_finds_no_room_is_woken_beyond_the_limits() {
+    let hub = hub_where(|config| config.max_cursors = 1);
+    let members = [0; 2].map(|_| subscribe_with(&hub, &in_group("g", &["ord*"]), START));
+    members
+        .iter()
+        .for_each(|one| _ = told_in_all(&hub, one, START));
+    notify(&hub, "orders");
+    let told = members.each_ref().map(|one| told_in_all(&hub, one, START));
+    assert_eq!(told.concat(), [entry("orders", Notified, 1)]);
+    assert_eq!(hub.stats().cursors, 1);
 }
 
 #[test]

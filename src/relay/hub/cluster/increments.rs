@@ -1,0 +1,251 @@
+//! The increments of own causes, which the other relays of a cluster must learn (C1).
+//!
+//! An entry keeps `announced`, the part of its counters that the other relays know. Its increments
+//! are the difference. An own cause appends the entry to one list, unless it is in there; causes of
+//! other relays move both sides, so they are never passed on. A relay without a cluster has no list.
+//!
+//! The list's lock is a leaf, taken under an entry's lock: a notifier that finds its entry listed
+//! also finds it in the length of the list.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::super::{
+    core::Hub,
+    counters::Counters,
+    queue::{QueueEntry, QueueState},
+    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::cluster::{ClusterLimits, FrameEntry},
+};
+
+impl Hub {
+    /// Returns a position in the list of increments: all causes that were counted before this call
+    /// are announced when [`Hub::announced_position`] has reached it.
+    pub(crate) fn increments_position(&self) -> u64 {
+        let increments = self.increments.as_ref();
+        increments.map_or(0, IncrementList::appended)
+    }
+
+    /// Returns the position up to which queues were taken by [`Hub::next_increment`].
+    pub(crate) fn announced_position(&self) -> u64 {
+        let increments = self.increments.as_ref();
+        increments.map_or(0, IncrementList::taken)
+    }
+
+    /// C11: returns how often the work of a queue was passed on to the other relays.
+    pub(crate) fn passed_on(&self) -> u64 {
+        let increments = self.increments.as_ref();
+        increments.map_or(0, |increments| increments.passed_on.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether a queue has increments.
+    pub(crate) fn has_increments(&self) -> bool {
+        let increments = self.increments.as_ref();
+        increments.is_some_and(|increments| !increments.is_empty())
+    }
+
+    /// Returns the waker of the task that sends frames. It is woken when a queue has increments.
+    pub(crate) fn increments_waker(&self) -> Option<&AtomicWaker> {
+        self.increments.as_ref().map(|increments| &increments.waker)
+    }
+
+    /// Takes the increments of the next queue, which must go into a frame.
+    pub(crate) fn next_increment(&self, now: Tick) -> Option<FrameEntry> {
+        loop {
+            let increment = self.take_next(now)?;
+            if increment.causes > 0 || increment.checked {
+                return Some(increment);
+            }
+        }
+    }
+
+    fn take_next(&self, now: Tick) -> Option<FrameEntry> {
+        let entry = self.increments.as_ref()?.pop()?;
+        let mut state = entry.lock();
+        // R5: the mark is cleared before the counters are read.
+        if !planted!(LinkMarkClearedLate) {
+            state.set_unlisted();
+        }
+        let increment = state.take_increment(&entry, now);
+        if planted!(LinkMarkClearedLate) {
+            drop(state);
+            entry.lock().set_unlisted();
+        }
+        Some(increment)
+    }
+
+    /// Appends the queue to the list of increments after an own cause; returns whether it did.
+    pub(in super::super) fn list_increment(
+        &self,
+        entry: &Arc<QueueEntry>,
+        state: &mut QueueState,
+    ) -> bool {
+        let Some(increments) = &self.increments else {
+            return false;
+        };
+        let lists = state.list_increment();
+        if lists {
+            increments.append(entry);
+        }
+        lists
+    }
+}
+
+impl QueueState {
+    /// Marks the queue as listed where it has increments and was not listed.
+    fn list_increment(&mut self) -> bool {
+        let sequence = self.counters.sequence;
+        let announced = self.announced();
+        sequence > announced.counters.sequence && self.set_listed()
+    }
+
+    /// Returns whether the entry was not listed before.
+    pub(crate) fn set_listed(&mut self) -> bool {
+        !std::mem::replace(&mut self.announced().listed, true)
+    }
+
+    /// Returns whether a frame must still take increments of the queue. Such an entry is not
+    /// forgotten: the list holds it, so the list would grow beyond the table of queues.
+    pub(crate) fn is_listed(&self) -> bool {
+        let announced = self.announced.as_ref();
+        announced.is_some_and(|announced| announced.listed)
+    }
+
+    /// Returns whether the other relays have not been told of all causes.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        let announced = self.announced.as_ref();
+        announced.is_some_and(|known| known.counters.sequence < self.counters.sequence)
+    }
+
+    pub(crate) fn has_check_to_announce(&mut self) -> bool {
+        self.announced().checked.is_some()
+    }
+
+    fn set_unlisted(&mut self) {
+        self.announced().listed = false;
+    }
+
+    /// The increments since the last call, for a frame.
+    fn take_increment(&mut self, entry: &QueueEntry, now: Tick) -> FrameEntry {
+        let counters = self.counters;
+        let checked = self.take_check_to_announce(entry.config.sentinel_interval, now);
+        let has_causes = counters.sequence > self.announced().counters.sequence;
+        let coordinator = self.coordinator.as_mut();
+        let coordinator = coordinator.filter(|_| self.grouped && has_causes);
+        let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
+        let before = std::mem::replace(&mut self.announced().counters, counters);
+        let delta = counters.delta_since(&before);
+        FrameEntry {
+            queue: entry.address().clone(),
+            causes: (counters.sequence - before.sequence).min(ClusterLimits::CAUSES),
+            notifications: delta.notifications,
+            payload_size: delta.payload,
+            messages: delta.messages,
+            last_event: self.last_event.clone(),
+            served_groups: served.unwrap_or_default(),
+            checked,
+        }
+    }
+
+    /// Moves the counters by causes that the other relays know already.
+    pub(crate) fn count_announced(&mut self, increment: &Counters) {
+        let announced = self.announced();
+        announced.counters.sequence += increment.sequence;
+        announced.counters.add_totals(increment);
+        self.counters.sequence += increment.sequence;
+        self.counters.add_totals(increment);
+        self.add_to_backlog(increment.messages);
+    }
+
+    /// The newest cause is a timed wake-up.
+    pub(crate) fn note_timed(&mut self) {
+        if let Some(announced) = &mut self.announced {
+            announced.timed = self.counters.sequence;
+        }
+    }
+
+    /// An entry begins without causes, so the others know all of it. Its first cause may have been
+    /// a timed wake-up.
+    pub(crate) fn announced(&mut self) -> &mut Announced {
+        let (start, timed) = (self.start, self.counters.sequence);
+        self.announced.get_or_insert_with(|| {
+            Box::new(Announced {
+                counters: Counters::starting_at(start),
+                timed,
+                checked: None,
+                checked_from: Tick::default(),
+                listed: false,
+            })
+        })
+    }
+}
+
+/// What the other relays know of a queue.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    pub(crate) counters: Counters,
+    /// The sequence of the newest timed wake-up; later causes may be resyncs. Without a cluster there
+    /// are none.
+    pub(crate) timed: u64,
+    /// When a listener here checked the queue, where the others are to be told of it.
+    pub(crate) checked: Option<Tick>,
+    /// The others are told of no check before this time.
+    pub(crate) checked_from: Tick,
+    /// The entry is in the list.
+    pub(crate) listed: bool,
+}
+
+/// The queues with increments, in the order of their first unannounced cause.
+pub(crate) struct IncrementList<E> {
+    list: Mutex<List<E>>,
+    /// Woken when a queue was appended.
+    pub(crate) waker: AtomicWaker,
+    /// C11: the times that a queue's work was passed on to the other relays.
+    pub(crate) passed_on: AtomicU64,
+}
+
+struct List<E> {
+    entries: VecDeque<Arc<E>>,
+    /// The number of queues appended so far.
+    appended: u64,
+}
+
+impl<E> IncrementList<E> {
+    pub(crate) fn new() -> Self {
+        Self {
+            list: Mutex::new(List {
+                entries: VecDeque::new(),
+                appended: 0,
+            }),
+            waker: AtomicWaker::new(),
+            passed_on: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn append(&self, entry: &Arc<E>) {
+        let mut list = lock(&self.list);
+        list.entries.push_back(Arc::clone(entry));
+        list.appended += 1;
+    }
+
+    pub(crate) fn pop(&self) -> Option<Arc<E>> {
+        lock(&self.list).entries.pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.list).entries.is_empty()
+    }
+
+    /// Returns the number of entries appended so far.
+    pub(crate) fn appended(&self) -> u64 {
+        lock(&self.list).appended
+    }
+
+    /// Returns the number of entries taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        let list = lock(&self.list);
+        list.appended - list.entries.len() as u64
+    }
+}

@@ -1,0 +1,214 @@
+//! Walks over the hub after frames of other relays were missed (C6), or after a relay died (C7).
+//!
+//! A walk goes in steps of some hundred queues, so that its driver can yield between them. Queues
+//! that are made during a walk need none: their first subscriber gets its own CATCH_UP.
+//!
+//! A hash may name a queue that has no entry here. Then all patterns are checked under their own
+//! names. Subscribers that resume by a number during the walk are covered as well: from the beginning of
+//! that part a subscription checks its patterns when its queues are introduced, and at its end the
+//! revision of forgotten changes is raised (see `resume`). The order matters: the revision is raised
+//! before the mark is cleared.
+
+use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc};
+
+use super::super::{
+    core::Hub,
+    fanout::UpdateBatch,
+    mailbox::{SubscriptionId, WakeBatch},
+    pattern_checks::Key,
+    queue::QueueEntry,
+    subscription::Subscription,
+    sync::{Ordering, lock},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{QueueAddress, WakeReason, cluster::queue_hash},
+};
+
+/// A walk, and its position.
+#[derive(Debug)]
+pub(crate) struct ResyncWalk {
+    scope: ResyncScope,
+    /// Named hashes that no queue had so far.
+    unknown: HashSet<u64>,
+    phase: Phase,
+}
+
+/// What a walk does at each queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ResyncScope {
+    /// A resync of the queues with these hashes.
+    Queues(HashSet<u64>),
+    /// A resync of all queues, and of all patterns.
+    All,
+    /// Each group checks its queue once.
+    Groups,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Queues { after: Option<QueueAddress> },
+    Subscriptions { after: Option<SubscriptionId> },
+    PatternChecks { after: Option<Key> },
+    Ended,
+}
+
+impl ResyncWalk {
+    pub(crate) fn new(scope: ResyncScope) -> Self {
+        let unknown = match &scope {
+            ResyncScope::Queues(hashes) => hashes.clone(),
+            _ => HashSet::new(),
+        };
+        Self {
+            scope,
+            unknown,
+            phase: Phase::Queues { after: None },
+        }
+    }
+
+    /// The most queues, subscriptions or patterns that one step visits: some hundred microseconds.
+    pub(crate) const STEP: usize = 512;
+}
+
+impl Hub {
+    /// Takes the next step of a walk, over `limit` queues at most; returns whether there are more.
+    pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
+        walk.phase = match &walk.phase {
+            Phase::Queues { after } => {
+                let after = after.clone();
+                self.resync_queues(walk, (after.as_ref(), limit), now)
+            }
+            Phase::Subscriptions { after } => self.resync_patterns(*after),
+            Phase::PatternChecks { after } => {
+                match self.request_pattern_checks(after.as_ref(), ResyncWalk::STEP, now) {
+                    None => Phase::Ended,
+                    after => Phase::PatternChecks { after },
+                }
+            }
+            Phase::Ended => Phase::Ended,
+        };
+        !matches!(walk.phase, Phase::Ended)
+    }
+
+    fn resync_queues(
+        &self,
+        walk: &mut ResyncWalk,
+        (after, limit): (Option<&QueueAddress>, usize),
+        now: Tick,
+    ) -> Phase {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow()));
+        let entries = self.entries.range(from, limit);
+        let mut batch = UpdateBatch::default();
+        for entry in &entries {
+            match &walk.scope {
+                ResyncScope::Groups => self.request_group_checks(entry, now, &mut batch),
+                ResyncScope::All => {
+                    self.resync_queue(entry, now, &mut batch);
+                }
+                ResyncScope::Queues(hashes) => {
+                    let hash = queue_hash(entry.address());
+                    if hashes.contains(&hash) && self.resync_queue(entry, now, &mut batch) {
+                        walk.unknown.remove(&hash);
+                    }
+                }
+            }
+        }
+        self.finish(&mut batch);
+        if let Some(last) = entries.last() {
+            let after = Some(last.address().clone());
+            return Phase::Queues { after };
+        }
+        if walk.needs_patterns() {
+            self.begin_pattern_resync();
+            return Phase::Subscriptions { after: None };
+        }
+        Phase::Ended
+    }
+
+    /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending. Returns `false` where
+    /// the entry was forgotten: then its patterns must check.
+    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) -> bool {
+        if entry.lock().is_dead {
+            return false;
+        }
+        self.update(Arc::clone(entry), now, batch, |state| {
+            let unheard = state.listeners() == 0;
+            if unheard && planted!(LinkResyncNeedsListener) {
+                return false;
+            }
+            state.count_resync();
+            true
+        });
+        true
+    }
+
+    /// C7: each group checks the queue, also one without members: its next member does.
+    fn request_group_checks(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
+        {
+            let state = entry.lock_with_nodes(now);
+            if state.is_dead || !state.grouped {
+                return;
+            }
+        }
+        self.update_and_reconcile(Arc::clone(entry), now, batch, |state| {
+            state.request_group_checks(now);
+            false
+        });
+    }
+
+    /// Requests a check under its own name of each pattern outside of groups.
+    fn resync_patterns(&self, after: Option<SubscriptionId>) -> Phase {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let subscriptions: Vec<Arc<Subscription>> = {
+            let all = lock(&self.subscriptions);
+            let next = all.range((from, Bound::Unbounded)).take(ResyncWalk::STEP);
+            next.map(|(_, one)| Arc::clone(one)).collect()
+        };
+        let mut batch = WakeBatch::default();
+        for subscription in &subscriptions {
+            if subscription.group.is_none() {
+                for pattern in subscription.patterns() {
+                    subscription.request_pattern_check(pattern, WakeReason::CatchUp, &mut batch);
+                }
+            }
+        }
+        batch.wake();
+        if let Some(last) = subscriptions.last() {
+            let after = Some(last.id);
+            return Phase::Subscriptions { after };
+        }
+        self.end_pattern_resync();
+        Phase::PatternChecks { after: None }
+    }
+
+    /// From now on, a subscription checks its patterns when its queues are introduced.
+    pub(in super::super) fn begin_pattern_resync(&self) {
+        self.pattern_resyncs.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(in super::super) fn end_pattern_resync(&self) {
+        let revision = self.fanout.revision.load(Ordering::SeqCst);
+        self.forgotten_at.fetch_max(revision, Ordering::SeqCst);
+        self.pattern_resyncs.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns whether a subscription that resumes by a number must check its patterns.
+    pub(in super::super) fn patterns_are_resynced(&self) -> bool {
+        self.pattern_resyncs.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl ResyncWalk {
+    /// Returns whether the next step visits queues, and no subscriptions.
+    pub(crate) fn visits_queues(&self) -> bool {
+        matches!(self.phase, Phase::Queues { .. })
+    }
+
+    fn needs_patterns(&self) -> bool {
+        match self.scope {
+            ResyncScope::Queues(_) => !self.unknown.is_empty(),
+            ResyncScope::All => true,
+            ResyncScope::Groups => false,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Listeners that were lost, or that do not report: for the lists and for the log.
+//!
+//! A lost listener did not answer in time, so its connection was ended. It is listed for an hour, or
+//! until a listener with its id subscribes here. A listener often notices a dead connection before
+//! the relay does: it has subscribed again when the old connection ends, and is not lost.
+//! Both the list and the names for the log are bounded.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    ops::Bound::{Excluded, Unbounded},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use super::super::{
+    core::Hub,
+    figures::ListenerStats,
+    mailbox::SubscriptionId,
+    subscription::Subscription,
+    sync::{Mutex, lock},
+};
+use crate::{
+    base::clock::Tick,
+    types::{ListenerId, Selector},
+};
+
+/// The lost listeners.
+#[derive(Default)]
+pub(crate) struct LostListeners {
+    list: Mutex<LostList>,
+    /// Length of the list: a new subscription usually has nothing to remove.
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct LostList {
+    lost: BTreeMap<SubscriptionId, (ListenerStats, Tick)>,
+    /// In the order of their loss.
+    order: VecDeque<SubscriptionId>,
+    /// For the log.
+    unlogged: Named,
+}
+
+/// Some listeners for the log, and the number of further ones.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) listeners: Vec<NamedListener>,
+    pub(crate) others: u64,
+}
+
+/// A listener for the log.
+#[derive(Debug)]
+pub(crate) struct NamedListener {
+    pub(crate) listener_id: ListenerId,
+    /// Its first selector.
+    pub(crate) queue: Option<Selector>,
+    /// How long it has been silent; zero for a lost one.
+    pub(crate) silent_for: Duration,
+}
+
+/// Lost listeners in the list, and selectors of each.
+const LOST: usize = 256;
+const SELECTORS: usize = 4;
+/// How long a lost listener is listed.
+const LISTED_FOR: Duration = Duration::from_secs(3600);
+/// Names in the log at a time.
+const NAMED: usize = 8;
+/// Subscriptions in one step of a search.
+const STEP: usize = 64;
+
+impl Hub {
+    /// A listener did not answer in time: its connection has ended.
+    pub(crate) fn note_lost(&self, subscription: &Subscription, now: Tick) {
+        let mut stats = subscription.stats(now);
+        let selectors_left = stats.selectors.len().min(SELECTORS);
+        stats.selectors_omitted = stats.selectors.len() > selectors_left;
+        stats.selectors.truncate(selectors_left);
+        let mut list = lock(&self.lost.list);
+        list.unlogged.add(subscription, Duration::ZERO);
+        if list.order.len() == LOST {
+            list.remove_oldest();
+        }
+        list.order.push_back(stats.subscription);
+        list.lost.insert(stats.subscription, (stats, now));
+        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
+    }
+
+    /// A listener subscribes: one with its id is lost no longer.
+    pub(in super::super) fn note_found(&self, listener: &ListenerId, now: Tick) {
+        if self.lost.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut list = lock(&self.lost.list);
+        list.retain(|stats, lost_at| {
+            stats.listener_id != *listener && now.since(lost_at) < LISTED_FOR
+        });
+        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
+    }
+
+    /// Returns the first `count` lost listeners after the given subscription, by id.
+    pub(crate) fn lost_listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+        now: Tick,
+    ) -> Vec<ListenerStats> {
+        let list = lock(&self.lost.list);
+        let from = after.map_or(Unbounded, Excluded);
+        let some = list.lost.range((from, Unbounded)).map(|(_, one)| one);
+        let recent = some.filter(|(_, lost_at)| now.since(*lost_at) < LISTED_FOR);
+        let with_age = recent.map(|(stats, lost_at)| ListenerStats {
+            lost_for: Some(now.since(*lost_at)),
+            ..stats.clone()
+        });
+        with_age.take(count).collect()
+    }
+
+    /// Takes the lost listeners that the log does not name yet.
+    pub(crate) fn take_lost(&self) -> Named {
+        let list = lock(&self.lost.list);
+        if list.unlogged.listeners.is_empty() {
+            return Named::default();
+        }
+        let lost = list.lost.values().map(|(stats, _)| stats);
+        let lost: HashMap<_, _> = lost
+            .map(|stats| (stats.listener_id.clone(), stats.subscription))
+            .collect();
+        drop(list);
+        let mut back = HashMap::new();
+        let mut after = None;
+        loop {
+            let some = self.subscriptions_after(after, STEP);
+            for open in &some {
+                if lost.get(&open.listener_id).is_some_and(|id| *id < open.id) {
+                    back.insert(open.listener_id.clone(), open.id);
+                }
+            }
+            after = some.last().map(|open| open.id);
+            if some.len() < STEP {
+                break;
+            }
+        }
+        let mut list = lock(&self.lost.list);
+        let is_lost = |listener: &ListenerId, id| back.get(listener).is_none_or(|open| *open < id);
+        list.retain(|stats, _| is_lost(&stats.listener_id, stats.subscription));
+        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
+        let mut unlogged = std::mem::take(&mut list.unlogged);
+        unlogged
+            .listeners
+            .retain(|named| !back.contains_key(&named.listener_id));
+        unlogged
+    }
+
+    /// Adds the listeners after the given one that were woken and do not report, each once. Returns
+    /// where to continue, or `None` at the end.
+    pub(crate) fn find_silent(
+        &self,
+        after: Option<SubscriptionId>,
+        silent: &mut Named,
+        now: Tick,
+    ) -> Option<SubscriptionId> {
+        let some = self.subscriptions_after(after, STEP);
+        for subscription in &some {
+            let found = subscription.lock().take_silence(subscription, now);
+            if let Some(silent_for) = found {
+                silent.add(subscription, silent_for);
+            }
+        }
+        let last = some.last().filter(|_| some.len() == STEP);
+        last.map(|subscription| subscription.id)
+    }
+}
+
+impl LostList {
+    fn retain(&mut self, is_lost: impl Fn(&ListenerStats, Tick) -> bool) {
+        self.lost.retain(|_, (stats, at)| is_lost(stats, *at));
+        let Self { lost, order, .. } = self;
+        order.retain(|id| lost.contains_key(id));
+    }
+
+    fn remove_oldest(&mut self) {
+        if let Some(oldest) = self.order.pop_front() {
+            self.lost.remove(&oldest);
+        }
+    }
+}
+
+impl Named {
+    fn add(&mut self, subscription: &Subscription, silent_for: Duration) {
+        if self.listeners.len() == NAMED {
+            self.others += 1;
+            return;
+        }
+        self.listeners.push(NamedListener {
+            listener_id: subscription.listener_id.clone(),
+            queue: subscription.selectors.first().cloned(),
+            silent_for,
+        });
+    }
+}

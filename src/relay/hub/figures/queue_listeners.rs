@@ -1,0 +1,160 @@
+//! What operators are told about the listeners of one queue, and about those of the whole relay that
+//! are silent, busy or polling.
+//!
+//! Of a queue with very many listeners only the first ones are looked at. A survey of all listeners
+//! goes in steps, and names a bounded number of them.
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use super::super::{
+    core::Hub,
+    figures::QueueStats,
+    mailbox::SubscriptionId,
+    queue::{QueueEntry, QueueState},
+    subscription::Subscription,
+};
+use crate::{
+    base::clock::Tick,
+    types::{ListenerId, QueueAddress, Selector},
+};
+
+/// One listener of a queue.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueListener {
+    pub(crate) listener_id: ListenerId,
+    /// It is busy with the queue.
+    pub(crate) busy: bool,
+    /// The same, and how long it has run as many dequeue tasks as it may.
+    pub(crate) full_for: Option<Duration>,
+    pub(crate) polling: bool,
+    /// It was woken and has not reported for this long.
+    pub(crate) silent_for: Option<Duration>,
+    /// How long it has been handling the oldest of its messages, if that is of the queue.
+    pub(crate) busy_for: Option<Duration>,
+}
+
+/// The listeners of the relay that may need attention.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerSurvey {
+    pub(crate) listeners: usize,
+    pub(crate) polling: usize,
+    /// The longest silent and the longest busy ones, and the number of all.
+    pub(crate) silent: Vec<SurveyedListener>,
+    pub(crate) silent_count: usize,
+    pub(crate) busy: Vec<SurveyedListener>,
+    pub(crate) busy_count: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct SurveyedListener {
+    pub(crate) listener_id: ListenerId,
+    /// Its first selector.
+    pub(crate) queue: Option<Selector>,
+    /// How long it has been silent, or busy.
+    pub(crate) span: Duration,
+}
+
+/// Looked-at listeners of one queue: some tenths of a millisecond.
+const LISTENERS: usize = 1000;
+/// Named listeners of each kind in a survey.
+const NAMED: usize = 8;
+/// Subscriptions in one step of a survey.
+const STEP: usize = 64;
+/// A listener that handles one message for this long is named in a survey.
+const LONG: Duration = Duration::from_secs(60);
+
+impl Hub {
+    /// Returns the figures of a queue, and its first listeners; no figures if the queue is not known,
+    /// whose listeners are those of patterns.
+    pub(crate) fn queue_listeners(
+        &self,
+        queue: &QueueAddress,
+        now: Tick,
+    ) -> (Option<QueueStats>, Vec<QueueListener>) {
+        let Some(entry) = self.entries.get(queue) else {
+            let nodes = self.shared().patterns.matching(queue);
+            let some = nodes
+                .iter()
+                .flat_map(|node| node.some_after(None, LISTENERS));
+            let listeners = some.take(LISTENERS).map(|one| one.on_queue(None, now));
+            return (None, listeners.collect());
+        };
+        let subscriptions = entry.lock_with_nodes(now).first_subscriptions(LISTENERS);
+        let on_queue = |one: &Arc<Subscription>| one.on_queue(Some(&entry), now);
+        let listeners = subscriptions.iter().map(on_queue);
+        (Some(entry.stats(now)), listeners.collect())
+    }
+
+    /// Surveys some listeners after the given one. Returns where to continue, or `None` at the end.
+    pub(crate) fn survey(
+        &self,
+        after: Option<SubscriptionId>,
+        survey: &mut ListenerSurvey,
+        now: Tick,
+    ) -> Option<SubscriptionId> {
+        let some = self.subscriptions_after(after, STEP);
+        for one in &some {
+            let (silent_for, busy_for) = {
+                let cursors = one.lock();
+                (cursors.silent_for(one, now), cursors.busy_for(now))
+            };
+            survey.listeners += 1;
+            survey.polling += usize::from(one.mailbox.polls(now));
+            if let Some(span) = silent_for {
+                survey.silent_count += 1;
+                name(&mut survey.silent, one, span);
+            }
+            if let Some(span) = busy_for.filter(|span| *span >= LONG) {
+                survey.busy_count += 1;
+                name(&mut survey.busy, one, span);
+            }
+        }
+        some.last().filter(|_| some.len() == STEP).map(|one| one.id)
+    }
+}
+
+impl QueueState {
+    /// Returns the first listeners: those that name the queue, those of patterns, then members.
+    fn first_subscriptions(&self, most: usize) -> Vec<Arc<Subscription>> {
+        let mut found = self.outside.first(most);
+        for group in self.coordinator.iter().flat_map(|one| one.groups()) {
+            found.extend(group.members.all.first(most - found.len()));
+        }
+        found
+    }
+}
+
+impl Subscription {
+    fn on_queue(&self, entry: Option<&QueueEntry>, now: Tick) -> QueueListener {
+        let inbox = self.lock();
+        let cursor = entry.and_then(|entry| inbox.get(entry));
+        let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
+        let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
+        let full_since = Some(inbox.full_since).filter(|at| busy && *at != Tick::NEVER);
+        QueueListener {
+            listener_id: self.listener_id.clone(),
+            busy,
+            full_for: full_since.map(|at| now.since(at)),
+            polling: self.mailbox.polls(now),
+            silent_for: inbox.silent_for(self, now).filter(|_| woken),
+            busy_for: entry.and_then(|entry| inbox.busy_with(entry, now)),
+        }
+    }
+}
+
+/// Adds a listener, in the place of the one with the shortest span where the list is full.
+fn name(named: &mut Vec<SurveyedListener>, subscription: &Subscription, span: Duration) {
+    if named
+        .last()
+        .is_some_and(|least| named.len() == NAMED && least.span >= span)
+    {
+        return;
+    }
+    named.push(SurveyedListener {
+        listener_id: subscription.listener_id.clone(),
+        queue: subscription.selectors.first().cloned(),
+        span,
+    });
+    named.sort_by_key(|one| Reverse(one.span));
+    named.truncate(NAMED);
+}

@@ -1,0 +1,411 @@
+//! The members of one group on one queue, and the order in which they get wake-ups.
+//!
+//! A member that has done nothing here has no state: it is in the queue's list or in its pattern's
+//! node, and gets its turn after the one that had it last. One that got a wake-up is *known* until it
+//! has nothing more to do. Those without state come first, then idle ones, then busy ones; of each kind
+//! the one woken least recently. A member whose stream has an unsent message is out of the order.
+//! Choosing costs the logarithm of the number of known members; only the sentinel's checks skip members
+//! that never report. A plain structure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::super::{
+    counters::Delta,
+    listeners::Listeners,
+    mailbox::SubscriptionId,
+    pattern::PatternNode,
+    queue::QueueEntry,
+    subscription::{Admission, Subscription},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::WakeReason,
+};
+
+/// The members of a group.
+#[derive(Default)]
+pub(crate) struct Members {
+    pub(crate) all: Listeners,
+    /// The messages that those which name the queue take at once.
+    named_capacity: u64,
+    known: BTreeMap<SubscriptionId, Box<Member>>,
+    /// Known members that can get a wake-up now, in order.
+    ready: BTreeSet<Rank>,
+    /// Busy members by the end of their leases (R14: BUSY is a lease).
+    leases: BTreeSet<(Tick, SubscriptionId)>,
+    wake_count: u64,
+    /// The one that had its turn to become known last.
+    turn: Option<SubscriptionId>,
+    /// All were known when so many had joined; `None`: some may not be.
+    all_known_at: Option<u64>,
+}
+
+/// A member's rank: idle before busy, then by its last wake-up.
+type Rank = (bool, u64, SubscriptionId);
+
+/// A known member.
+pub(crate) struct Member {
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) assignment: Option<Assignment>,
+    /// The newest sequence that was assigned to it.
+    pub(crate) notified_up_to: Option<u64>,
+    woken_order: u64,
+    /// The last round in which it was asked.
+    pub(crate) tried_in_round: u64,
+    pub(crate) busy: bool,
+    /// Messages that it can take now; with 0 it gets no wake-up.
+    pub(crate) capacity: u32,
+    lease: Option<Tick>,
+}
+
+/// A wake-up that waits for its member's stream.
+#[derive(Debug, Clone)]
+pub(crate) struct Assignment {
+    pub(crate) reason: WakeReason,
+    pub(crate) sequence: u64,
+    pub(crate) delta: Delta,
+}
+
+/// The members to choose from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Candidates {
+    All,
+    /// Members without a wake-up for this sequence.
+    NotNotified,
+    /// Members that were not asked in this round.
+    NotTried,
+    /// For a check of the sentinel (R11): members that do not poll. One that does not report stays
+    /// busy, behind the others.
+    Checkers,
+}
+
+impl Members {
+    pub(crate) fn known(&self) -> impl Iterator<Item = &Member> {
+        self.known.values().map(|member| &**member)
+    }
+
+    /// Returns whether the group has no member, and none whose stream has just ended.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.all.is_empty()
+    }
+
+    /// Adds one that names the queue.
+    pub(crate) fn join_named(&mut self, subscription: &Arc<Subscription>) {
+        if self.all.named.insert(subscription) {
+            self.named_capacity += u64::from(subscription.mailbox.capacity);
+        }
+        self.all_known_at = None;
+    }
+
+    /// Removes one that names the queue; returns whether it did.
+    pub(crate) fn leave_named(&mut self, subscription: &Subscription) -> bool {
+        let was_there = self.all.named.remove(subscription.id);
+        if was_there {
+            self.named_capacity -= u64::from(subscription.mailbox.capacity);
+        }
+        was_there
+    }
+
+    /// The queue has looked up its patterns; returns whether there are others than before.
+    pub(crate) fn set_nodes(&mut self, nodes: Vec<Arc<PatternNode>>) -> bool {
+        let before = &self.all.nodes;
+        let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
+        if before.len() == nodes.len() && before.iter().zip(&nodes).all(is_same) {
+            return false;
+        }
+        self.all.nodes = nodes;
+        self.all_known_at = None;
+        true
+    }
+
+    /// Returns the messages that they take at once. One with several matching selectors counts for each.
+    pub(crate) fn capacity(&self) -> u64 {
+        let patterns = self.all.nodes.iter().map(|node| node.capacity());
+        self.named_capacity + patterns.sum::<u64>()
+    }
+
+    fn joined(&self) -> u64 {
+        self.all.nodes.iter().map(|node| node.joined()).sum()
+    }
+
+    /// Returns whether these are all members.
+    pub(crate) fn are_all(&mut self, count: usize) -> bool {
+        count >= self.known.len() && !self.has_fresh()
+    }
+
+    /// Returns whether every member can get a wake-up.
+    pub(crate) fn all_ready(&mut self) -> bool {
+        self.are_all(self.ready.len())
+    }
+
+    /// Returns whether a member may get a wake-up now.
+    pub(crate) fn any_ready(&self) -> bool {
+        !self.ready.is_empty() || self.all_known_at != Some(self.joined())
+    }
+
+    /// Returns whether a member that was not asked in this round can get a wake-up now.
+    pub(crate) fn any_ready_untried(&mut self, round: u64) -> bool {
+        let is_untried = |rank: &Rank| self.known[&rank.2].tried_in_round != round;
+        self.ready.iter().any(is_untried) || self.has_fresh()
+    }
+
+    /// Returns whether a member can be asked for a check.
+    pub(crate) fn any_can_check(&self, now: Tick) -> bool {
+        let can_check = |one: &Subscription| one.mailbox.can_check(now);
+        self.all.next_after(None, &can_check).is_some()
+    }
+
+    /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
+    /// names the queue.
+    pub(crate) fn is_idle(&self) -> bool {
+        let idle = self.known().all(|member| member.assignment.is_none());
+        idle && self.leases.is_empty() && self.all.named.len() == 0
+    }
+
+    /// Returns whether a member is not known.
+    pub(crate) fn has_fresh(&mut self) -> bool {
+        self.fresh(&|_| true).is_some()
+    }
+
+    /// Returns the next member that is not known, and that is accepted.
+    fn fresh(&mut self, accept: &impl Fn(&Subscription) -> bool) -> Option<Arc<Subscription>> {
+        // Read first: one that joins during the search is searched for again.
+        let joined = self.joined();
+        if self.all_known_at == Some(joined) {
+            return None;
+        }
+        let (known, turn) = (&self.known, self.turn);
+        let is_skipped = |id| planted!(MemberSkipped) && Some(id) < turn;
+        let is_fresh = |one: &Subscription| {
+            !known.contains_key(&one.id) && !is_skipped(one.id) && !one.mailbox.is_closed()
+        };
+        let next = self.all.next_after(self.turn, &is_fresh);
+        if next.is_none() {
+            self.all_known_at = Some(joined);
+        }
+        next.filter(|next| accept(next)).or_else(|| {
+            let accept = |one: &Subscription| is_fresh(one) && accept(one);
+            self.all.next_after(self.turn, &accept)
+        })
+    }
+
+    /// Has a member become known; its cursor is made, with `beyond` also beyond the limits.
+    pub(crate) fn admit(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        subscription: &Arc<Subscription>,
+        beyond: bool,
+    ) -> Admission {
+        let id = subscription.id;
+        if self.known.contains_key(&id) {
+            return Admission::Member;
+        }
+        let admission = subscription.join_group(entry, beyond);
+        if admission == Admission::Member {
+            let member = Member {
+                capacity: subscription.mailbox.capacity,
+                subscription: Arc::clone(subscription),
+                assignment: None,
+                notified_up_to: None,
+                woken_order: 0,
+                tried_in_round: 0,
+                busy: false,
+                lease: None,
+            };
+            self.known.insert(id, Box::new(member));
+            self.set_ready(id);
+        }
+        admission
+    }
+
+    /// The member is not known from now on.
+    pub(crate) fn remove(&mut self, id: SubscriptionId) -> Option<Box<Member>> {
+        let member = self.known.remove(&id)?;
+        self.ready.remove(&member.rank());
+        if let Some(end) = member.lease {
+            self.leases.remove(&(end, id));
+        }
+        self.all_known_at = None;
+        Some(member)
+    }
+
+    /// Returns whether the member has no state that is needed.
+    pub(crate) fn is_settled(&self, id: SubscriptionId) -> bool {
+        self.get(id).is_none_or(|one| {
+            let is_free = one.capacity == one.subscription.mailbox.capacity;
+            one.assignment.is_none() && one.lease.is_none() && is_free
+        })
+    }
+
+    /// The member's stream has sent all its messages.
+    pub(crate) fn set_ready(&mut self, id: SubscriptionId) {
+        if let Some(member) = self.get(id).filter(|member| member.capacity > 0) {
+            let rank = member.rank();
+            self.ready.insert(rank);
+        }
+    }
+
+    /// The member states how many messages it can take from now on.
+    pub(crate) fn set_capacity(&mut self, id: SubscriptionId, capacity: u32) {
+        let Some(member) = self.get_mut(id) else {
+            return;
+        };
+        let most = member.subscription.mailbox.capacity;
+        let before = std::mem::replace(&mut member.capacity, capacity.min(most));
+        let rank = member.rank();
+        match (before, capacity) {
+            (1.., 0) => _ = self.ready.remove(&rank),
+            // A stream with an unsent message is found out when it is chosen.
+            (0, 1..) if !planted!(RoomUnnoticed) => self.set_ready(id),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn get(&self, id: SubscriptionId) -> Option<&Member> {
+        self.known.get(&id).map(|member| &**member)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Member> {
+        self.known.get_mut(&id).map(|member| &mut **member)
+    }
+
+    /// Returns when the next lease ends.
+    pub(crate) fn next_lease_end(&self) -> Tick {
+        self.leases.first().map_or(Tick::NEVER, |(end, _)| *end)
+    }
+
+    /// Removes a lease that has ended, and returns its member.
+    pub(crate) fn pop_expired_lease(&mut self, now: Tick) -> Option<SubscriptionId> {
+        let &(end, id) = self.leases.first()?;
+        if end > now {
+            return None;
+        }
+        self.leases.pop_first();
+        if let Some(member) = self.get_mut(id) {
+            member.lease = None;
+        }
+        Some(id)
+    }
+
+    /// Returns whether a member can be chosen.
+    pub(crate) fn has(&mut self, among: Candidates, head: u64, round: u64, now: Tick) -> bool {
+        self.next_known(among, head, round, now).is_some() || self.next_fresh(among, now).is_some()
+    }
+
+    /// Chooses the next member for a wake-up up to sequence `head` in `round`, whose stream has no
+    /// unsent message. It is out of the order until its stream is ready again. A cursor is made beyond
+    /// the limits where no known member can be chosen.
+    pub(crate) fn choose(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        among: Candidates,
+        head: u64,
+        round: u64,
+        now: Tick,
+    ) -> Option<Arc<Subscription>> {
+        loop {
+            let mut fresh = self.next_fresh(among, now);
+            if let Some(one) = &fresh {
+                self.turn = Some(one.id);
+                let known = self.next_known(among, head, round, now);
+                match self.admit(entry, one, known.is_none()) {
+                    Admission::Member => {}
+                    Admission::NoRoom => fresh = None,
+                    // It is not found again.
+                    Admission::Ended => continue,
+                }
+            }
+            let one = match fresh {
+                Some(one) => one,
+                None => {
+                    let id = self.next_known(among, head, round, now)?;
+                    Arc::clone(&self.get(id)?.subscription)
+                }
+            };
+            let rank = self.get(one.id)?.rank();
+            self.ready.remove(&rank);
+            if one.assign(entry) {
+                return Some(one);
+            }
+        }
+    }
+
+    fn next_fresh(&mut self, among: Candidates, now: Tick) -> Option<Arc<Subscription>> {
+        self.fresh(&|one| among != Candidates::Checkers || one.mailbox.can_check(now))
+    }
+
+    fn next_known(
+        &self,
+        among: Candidates,
+        head: u64,
+        round: u64,
+        now: Tick,
+    ) -> Option<SubscriptionId> {
+        let member = |rank: &Rank| &self.known[&rank.2];
+        let untold = |rank: &&Rank| member(rank).notified_up_to < Some(head);
+        let untried = |rank: &&Rank| member(rank).tried_in_round != round;
+        // Among idle members, and among busy ones, a notified or asked member comes last.
+        let idle = self.ready.first();
+        let first_id = SubscriptionId(0);
+        let busy = self.ready.range((true, 0, first_id)..).next();
+        let chosen = match among {
+            Candidates::All => idle,
+            Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
+            Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
+            Candidates::Checkers => {
+                let can = |rank: &&Rank| member(rank).subscription.mailbox.can_check(now);
+                self.ready.iter().find(can)
+            }
+        };
+        chosen.map(|rank| rank.2)
+    }
+
+    /// Moves a member behind all others of its state.
+    pub(crate) fn postpone(&mut self, id: SubscriptionId) {
+        self.wake_count += 1;
+        let wake_count = self.wake_count;
+        self.reorder(id, |member| member.woken_order = wake_count);
+    }
+
+    pub(crate) fn set_busy(&mut self, id: SubscriptionId, busy: bool, lease: Option<Tick>) {
+        let Some(member) = self.get_mut(id) else {
+            return;
+        };
+        if let Some(end) = std::mem::replace(&mut member.lease, lease) {
+            self.leases.remove(&(end, id));
+        }
+        if let Some(end) = lease {
+            self.leases.insert((end, id));
+        }
+        self.reorder(id, |member| member.busy = busy);
+    }
+
+    fn reorder(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Member)) {
+        let Some(member) = self.known.get_mut(&id) else {
+            return;
+        };
+        let was_ready = self.ready.remove(&member.rank());
+        change(member);
+        if was_ready {
+            self.ready.insert(member.rank());
+        }
+    }
+}
+
+impl Member {
+    fn rank(&self) -> Rank {
+        (self.busy, self.woken_order, self.subscription.id)
+    }
+}
+
+impl Assignment {
+    /// Conflates with a newer one: the strongest reason stays.
+    pub(crate) fn merge(&mut self, newer: &Self) {
+        self.reason = self.reason.max(newer.reason);
+        self.sequence = self.sequence.max(newer.sequence);
+        self.delta.add(&newer.delta);
+    }
+}

@@ -1,0 +1,539 @@
+//! A queue: its counters, and who listens to it.
+//!
+//! Its size is constant, but for a pointer for each subscriber that names it and a few timers; it buffers
+//! no event. R3: a forgotten entry is marked dead, and a caller that finds it dead looks the queue up again.
+//!
+//! States, all under the entry's lock:
+//!
+//! * `nodes_version`: 0 for a new entry. The first look-up of the patterns makes the groups at the entry's
+//!   start; a later one makes further groups at the head, whose members have not checked the queue.
+//! * `told` is a number of joined patterns: all subscribers are owed the newest count, until one takes or
+//!   joins. Then a further count has nothing to do. 0: some are not.
+//! * A count owes the queue to each subscriber that is owed nothing yet: at once where they are few,
+//!   otherwise by a walk of the fan-out, which brings the position before its first event (`walk_from`).
+//!   While there are walks (`walks`), `unsettled` is the position after which some may not be owed, and the
+//!   change has the revision `UNSETTLED`.
+//! * `grouped` with a coordinator: new work is assigned to members. A coordinator without groups has the
+//!   sentinel only (`check`). Without both there is none.
+//! * `held` counts the cursors that keep the entry. An entry without those, named subscribers, timers and
+//!   groups with something to do can be forgotten (`capacity`).
+//!
+//! `update` has the one path on which counters change; `state` what the entry does with its groups.
+
+pub(super) mod backlog;
+pub(super) mod capacity;
+pub(super) mod check;
+pub(super) mod counters;
+pub(super) mod listeners;
+pub(super) mod map;
+pub(super) mod state;
+pub(super) mod timers;
+pub(super) mod update;
+
+use std::sync::Arc;
+
+use super::{
+    config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
+    coordinator::Coordinator,
+    counters::Counters,
+    increments::Announced,
+    listeners::Listeners,
+    mailbox::{SubscriptionId, WakeBatch},
+    pattern::PatternNode,
+    subscription::{Owed, Owing, Subscription},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    timers::{QueueTimers, Timer, TimerOrder, timer_offset},
+    wake_builder::EncodingCache,
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{LastEvent, Notification, QueueAddress, WakeReason},
+};
+
+pub(crate) struct QueueEntry {
+    address: QueueAddress,
+    /// Orders entries with equal timers; the same in every simulated run.
+    number: u64,
+    pub(super) config: Arc<CoordinatorConfig>,
+    state: Mutex<QueueState>,
+}
+
+/// The part of an entry that its lock guards.
+pub(super) struct QueueState {
+    /// Forgotten: removed from the map, or about to be.
+    pub(super) is_dead: bool,
+    /// The sequence at which its counting began.
+    pub(super) start: u64,
+    pub(super) counters: Counters,
+    /// The hub's revision when all subscribers were told of the newest count, or when this entry was
+    /// made; [`UNSETTLED`] while a walk tells them (see `resume`).
+    pub(super) changed_at: u64,
+    /// The sequence of the newest notification.
+    pub(super) notified: u64,
+    pub(super) last_event: LastEvent,
+    pub(super) active_at: Tick,
+    /// When the last subscriber left.
+    pub(super) left_at: Tick,
+    /// The newest depth that a listener read, and when. [`Tick::NEVER`] means none; an `Option` would
+    /// take 8 bytes more for every queue.
+    pub(super) depth: (u64, Tick),
+    /// Messages counted that the depth may not contain. It grows with each message; only a report
+    /// that is certain to have seen messages lowers it (see `backlog`).
+    pub(super) since_depth: u64,
+    /// Streams whose newest report on the queue is BUSY.
+    pub(super) busy: u32,
+    /// A listener has reported on the queue since this entry was made.
+    pub(super) heard: bool,
+    /// Those outside of groups, and those for whose groups there is no room.
+    pub(super) outside: Listeners,
+    /// The version of the nodes that were looked up last.
+    nodes_version: u64,
+    /// All subscribers are owed the newest count, if no pattern was joined since this number of
+    /// [`Patterns::joined`](super::pattern::Patterns::joined); 0: some are not.
+    pub(super) told: u64,
+    /// Cursors that keep this entry: something is owed, or a listener may handle messages.
+    pub(super) held: u32,
+    /// The newest wake-up entry's encoding.
+    pub(super) encoded: EncodingCache,
+    pub(super) bits: EntryBits,
+    /// The fan-out has a walk to do, which owes the events after this position, if there is one.
+    walk_pending: bool,
+    walk_from: Option<Box<Counters>>,
+    /// The position after which the walks that have not ended owe events.
+    unsettled: Option<Box<Counters>>,
+    /// The walks that have not ended.
+    walks: u8,
+    /// The queue has had a group, so new work is assigned to members.
+    pub(super) grouped: bool,
+    /// C11: a group's work must be passed on to the other relays.
+    pub(super) passed_on: bool,
+    pub(super) timers: QueueTimers,
+    pub(super) coordinator: Option<Box<Coordinator>>,
+    /// Its time in the hub's order of timers; [`Tick::NEVER`]: it is not in there.
+    pub(super) armed: Tick,
+    /// What the other relays of a cluster know; made at the first cause in a cluster.
+    pub(super) announced: Option<Box<Announced>>,
+}
+
+/// Rare facts of an entry, a bit each: one more byte would take 16 for every queue.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct EntryBits(u8);
+
+/// The place of a walk.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct WalkPlace {
+    /// 0 for the subscribers that name the queue, then one more than a node's index.
+    list: usize,
+    after: Option<SubscriptionId>,
+}
+
+/// The remaining work for the subscribers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum MarkOutcome {
+    /// The fan-out must walk them.
+    NeedsWalk,
+    /// None: they are marked, or a walk is pending already.
+    Done,
+}
+
+impl MarkOutcome {
+    pub(super) fn or(self, other: Self) -> Self {
+        match self {
+            Self::NeedsWalk => self,
+            Self::Done => other,
+        }
+    }
+}
+
+impl EntryBits {
+    /// The log has the line that this queue has no listeners.
+    const LOGGED: u8 = 1;
+    /// The queue is in the list of those that were notified without a listener.
+    pub(super) const UNSERVED: u8 = 1 << 1;
+    /// An operator watches the decisions about the queue.
+    pub(super) const NOTED: u8 = 1 << 2;
+
+    pub(super) fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// Sets a bit; returns whether it was set before.
+    pub(super) fn insert(&mut self, bit: u8) -> bool {
+        let had = self.has(bit);
+        self.0 |= bit;
+        had
+    }
+
+    pub(super) fn remove(&mut self, bit: u8) {
+        self.0 &= !bit;
+    }
+}
+
+/// The revision of a change that some subscriber was not told of: later than all others.
+const UNSETTLED: u64 = u64::MAX;
+
+impl QueueEntry {
+    pub(super) fn new(
+        address: QueueAddress,
+        number: u64,
+        (start, changed_at): (u64, u64),
+        now: Tick,
+        config: &Arc<CoordinatorConfig>,
+    ) -> Self {
+        let state = QueueState {
+            is_dead: false,
+            start,
+            counters: Counters::starting_at(start),
+            changed_at,
+            notified: 0,
+            last_event: LastEvent::default(),
+            active_at: now,
+            left_at: now,
+            depth: (0, Tick::NEVER),
+            since_depth: 0,
+            busy: 0,
+            heard: false,
+            outside: Listeners::default(),
+            nodes_version: 0,
+            told: 0,
+            held: 0,
+            encoded: EncodingCache::default(),
+            bits: config.decisions.entry_bits(&address),
+            walk_pending: false,
+            walk_from: None,
+            unsettled: None,
+            walks: 0,
+            grouped: false,
+            passed_on: false,
+            timers: QueueTimers::default(),
+            coordinator: None,
+            armed: Tick::NEVER,
+            announced: None,
+        };
+        Self {
+            address,
+            number,
+            config: Arc::clone(config),
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn address(&self) -> &QueueAddress {
+        &self.address
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns an offset that gives each queue its own grid of timers.
+    pub(super) fn timer_offset(&self) -> u64 {
+        timer_offset(&self.address)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, QueueState> {
+        lock(&self.state)
+    }
+
+    /// Takes the pending walk: returns the position after which it owes events, and the nodes to visit.
+    /// Who joins a pattern later is told of the queue by itself.
+    pub(super) fn begin_walk(&self) -> Option<(Counters, Vec<Arc<PatternNode>>)> {
+        let mut state = self.lock();
+        // R5: the mark is cleared before the subscribers are read.
+        state.walk_pending = planted!(MarkClearedAfterWalk);
+        let from = state.walk_from.take();
+        if from.is_some() {
+            // Set to 0 where one takes or joins from now on.
+            state.told = self.config.shared.patterns.joined();
+        }
+        from.map(|from| (*from, state.outside.nodes.clone()))
+    }
+
+    /// Owes the events of a walk to one step's subscribers, then assigns work to members. Returns
+    /// where to continue, or `None` at the end.
+    pub(super) fn walk(
+        self: &Arc<Self>,
+        place: WalkPlace,
+        events: Option<&(Counters, Vec<Arc<PatternNode>>)>,
+        batch: &mut WakeBatch,
+    ) -> Option<WalkPlace> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let WalkPlace { list, after } = place;
+        if let Some((from, nodes)) = events
+            && list <= nodes.len()
+        {
+            let node = list.checked_sub(1).map(|at| &nodes[at]);
+            let some = match node {
+                None => {
+                    let all = state.outside.named.after(after).iter();
+                    all.take(SUBSCRIBERS_PER_STEP).cloned().collect()
+                }
+                Some(node) => node.some_after(after, SUBSCRIBERS_PER_STEP),
+            };
+            for one in &some {
+                state.owe_events(self, one, node, from, batch);
+            }
+            let last = some.last().map(|one| one.id);
+            return Some(match some.len() < SUBSCRIBERS_PER_STEP {
+                true => WalkPlace {
+                    list: list + 1,
+                    after: None,
+                },
+                false => WalkPlace { list, after: last },
+            });
+        }
+        let more = state.grouped && state.assign(self, batch);
+        more.then_some(place)
+    }
+
+    /// A walk has marked all subscribers.
+    pub(super) fn end_walk(&self, revision: &AtomicU64) {
+        let mut state = self.lock();
+        if planted!(MarkClearedAfterWalk) {
+            state.walk_pending = false;
+        }
+        state.walks -= 1;
+        if state.walks == 0 {
+            state.unsettled = None;
+        }
+        if !planted!(ResumeNumberTooNew) {
+            state.settle(revision);
+        }
+    }
+
+    /// Locks the state, after it has looked up the nodes that match the queue now.
+    pub(super) fn lock_with_nodes(&self, now: Tick) -> MutexGuard<'_, QueueState> {
+        let mut state = self.lock();
+        let patterns = &self.config.shared.patterns;
+        let version = patterns.version();
+        let is_known = state.nodes_version > 0;
+        let is_missed = match is_known {
+            false => planted!(NewQueueUnmatched),
+            true => planted!(NewPatternUnmatched),
+        };
+        if state.nodes_version != version && !is_missed && !state.is_dead {
+            let nodes = patterns.matching(&self.address);
+            state.set_nodes(self, nodes, is_known, now);
+            (state.nodes_version, state.told) = (version, 0);
+        }
+        state
+    }
+}
+
+impl QueueState {
+    /// Returns whether a timer keeps the entry.
+    pub(super) fn has_timers(&self) -> bool {
+        self.timers.len() > 0
+    }
+
+    /// An entry without listeners is kept from the time when the last one left, because a
+    /// subscriber may come back and resume. With other listeners it is not: rotating streams would
+    /// keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
+    pub(super) fn idle_since(&self) -> Tick {
+        match self.listeners() {
+            0 => self.active_at.max(self.left_at),
+            _ => self.active_at,
+        }
+    }
+
+    /// Returns the listeners of the queue: those outside of groups, and members. One with several
+    /// matching selectors counts for each.
+    pub(super) fn listeners(&self) -> usize {
+        let members = match &self.coordinator {
+            Some(coordinator) if self.grouped => coordinator.members(),
+            _ => 0,
+        };
+        self.outside.len() + members
+    }
+
+    /// Returns whether several streams may get the same entry.
+    pub(super) fn has_several(&self) -> bool {
+        self.outside.len() > 1
+    }
+
+    /// Returns the causes that this relay has counted and not told to others; of a relay alone, all.
+    pub(super) fn own_causes(&self) -> u64 {
+        let known = self.announced.as_ref();
+        let others = known.map_or(self.start, |known| known.counters.sequence);
+        self.counters.sequence.saturating_sub(others)
+    }
+
+    /// Returns whether the queue has no listener and this was not logged yet.
+    pub(super) fn first_without_listeners(&mut self) -> bool {
+        self.listeners() == 0 && !self.bits.insert(EntryBits::LOGGED)
+    }
+
+    /// Counts one notification without a delay.
+    pub(super) fn count(&mut self, publisher: &Arc<str>, notification: &Notification, now: Tick) {
+        self.counters.sequence += 1;
+        self.counters.add(notification);
+        self.add_to_backlog(notification.messages.max(1).into());
+        self.notified = self.counters.sequence;
+        self.active_at = now;
+        self.last_event.replace(publisher, notification);
+    }
+
+    /// Counts a timed wake-up, with the delayed notification in it.
+    pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
+        self.counters.sequence += 1;
+        self.counters.add_totals(&timer.counters);
+        self.add_to_backlog(timer.counters.messages);
+        self.note_timed();
+        self.active_at = now;
+        if let Some(last_event) = timer.last_event {
+            self.last_event = last_event;
+        }
+    }
+
+    /// Counts the timers that are due; returns how many.
+    pub(super) fn count_due(&mut self, now: Tick) -> u64 {
+        let mut fired = 0;
+        while let Some(timer) = self.timers.pop_due(now) {
+            self.count_timed(timer, now);
+            fired += 1;
+        }
+        fired
+    }
+
+    /// Moves this entry in the hub's order of timers; returns whether its next timer is the first
+    /// of all.
+    #[must_use]
+    pub(super) fn rearm(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        timers: &TimerOrder<QueueEntry>,
+    ) -> bool {
+        let next = match &self.coordinator {
+            Some(coordinator) if coordinator.reconcile_at != Tick::NEVER => {
+                let timer = self.timers.next().unwrap_or(Tick::NEVER);
+                Some(timer.min(coordinator.reconcile_at))
+            }
+            _ => self.timers.next(),
+        };
+        timers.rearm(entry.number(), entry, &mut self.armed, next)
+    }
+
+    /// Owes a count to the subscribers, where there are no more than `inline`; otherwise leaves them to
+    /// the fan-out. `from` is the position before the count.
+    pub(super) fn owe_count(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        from: Option<&Counters>,
+        inline: usize,
+        batch: &mut WakeBatch,
+    ) -> MarkOutcome {
+        let joined = entry.config.shared.patterns.joined();
+        let mut needs_walk = false;
+        if let Some(from) = from.filter(|_| self.walks > 0 || self.told != joined) {
+            let few = self.outside.len() <= inline.min(SUBSCRIBERS_PER_STEP);
+            if few && self.walks == 0 {
+                self.told = joined;
+                self.owe_all(entry, from, batch);
+            } else {
+                self.walk_from.get_or_insert_with(|| Box::new(*from));
+                self.unsettled.get_or_insert_with(|| Box::new(*from));
+                needs_walk = true;
+            }
+        }
+        match needs_walk {
+            true => self.request_walk(),
+            false => MarkOutcome::Done,
+        }
+    }
+
+    /// The fan-out has a walk to do.
+    pub(super) fn request_walk(&mut self) -> MarkOutcome {
+        if std::mem::replace(&mut self.walk_pending, true) {
+            return MarkOutcome::Done;
+        }
+        self.walks += 1;
+        MarkOutcome::NeedsWalk
+    }
+
+    /// Owes the events after this position to all subscribers.
+    fn owe_all(&mut self, entry: &Arc<QueueEntry>, from: &Counters, batch: &mut WakeBatch) {
+        let outside = std::mem::take(&mut self.outside);
+        for one in outside.named.iter() {
+            self.owe_events(entry, one, None, from, batch);
+        }
+        for node in &outside.nodes {
+            node.each(|one| self.owe_events(entry, one, Some(node), from, batch));
+        }
+        self.outside = outside;
+    }
+
+    /// Owes the events after this position to one subscriber, of a node if it is not in the queue's own
+    /// list.
+    fn owe_events(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        one: &Arc<Subscription>,
+        node: Option<&Arc<PatternNode>>,
+        from: &Counters,
+        batch: &mut WakeBatch,
+    ) {
+        match one.owe(entry, self, Owed::Events(*from), batch) {
+            Owing::Done | Owing::Ended => {}
+            Owing::UpToDate => self.told = 0,
+            Owing::ByPattern => {
+                // It is told again of the next count, because no take of the queue shows when.
+                self.told = 0;
+                if let Some(node) = node {
+                    node.set_needed();
+                }
+            }
+        }
+    }
+
+    /// The queue has changed, and all subscribers are marked unless a walk has them to mark. The
+    /// revision is read after that, under this lock (see `resume`).
+    pub(super) fn settle(&mut self, revision: &AtomicU64) {
+        self.changed_at = match self.walks {
+            1.. if !planted!(ResumeNumberTooNew) => UNSETTLED,
+            _ => revision.load(Ordering::Relaxed),
+        };
+    }
+
+    /// Returns the position of a subscriber that is owed nothing and has taken nothing lately.
+    pub(super) fn told_position(&self) -> Counters {
+        self.unsettled.as_ref().map_or(self.counters, |from| **from)
+    }
+
+    /// Returns whether a walk has subscribers to mark.
+    pub(super) fn is_walked(&self) -> bool {
+        self.walks > 0
+    }
+
+    /// Returns why a subscriber at `position` gets a wake-up, or `None` where it is up to date.
+    pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
+        self.head().wake_reason(position)
+    }
+
+    /// Returns the capacities of its lists: subscribers and timers.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [usize; 2] {
+        [self.outside.named.capacity(), self.timers.capacity()]
+    }
+
+    /// Removes a subscriber that names the queue; returns whether the coordinator must be reconciled.
+    pub(super) fn remove_subscriber(&mut self, id: SubscriptionId, now: Tick) -> bool {
+        self.outside.named.remove(id);
+        self.left_at = now;
+        if !self.has_several() {
+            self.encoded = EncodingCache::default();
+        }
+        self.subscriber_left(id, now)
+    }
+
+    /// A listener outside of groups left; returns whether the coordinator must be reconciled.
+    pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) -> bool {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.subscriber_left(id, now);
+        }
+        self.drop_unused_coordinator();
+        self.coordinator
+            .as_ref()
+            .is_some_and(|coordinator| coordinator.needs_reconcile)
+    }
+}

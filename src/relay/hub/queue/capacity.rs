@@ -1,0 +1,476 @@
+//! A full hub: new queues, cursors and timers are refused, or a new queue replaces an idle one.
+//!
+//! A request of a publisher gets room for as many of its queues as there is. The longest idle queue
+//! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
+//! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
+//! or a timer needs is ever given up.
+//!
+//! A queue that only patterns match is forgotten like any other, when nothing is pending there (R3: an
+//! up-to-date pattern keeps no idle entry). Otherwise a pattern would make the limit of queues a limit
+//! for its lifetime. A caller that finds the dead entry makes a new one.
+
+use std::{
+    borrow::Borrow,
+    collections::{HashMap, HashSet},
+    ops::Bound,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::super::{
+    core::{Eviction, Hub},
+    queue::{QueueEntry, QueueState},
+    subscription::Subscription,
+    sync::{AtomicU64, Ordering, lock},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    error::{Error, ErrorKind, Result},
+    types::{Notification, QueueAddress, Report, ReportState},
+};
+
+/// The use of a limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitUse {
+    /// What it limits, as in "the limit of 10 queues".
+    pub(crate) what: &'static str,
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
+    /// Further ones are refused.
+    pub(crate) is_full: bool,
+}
+
+/// Queues of one step of the search, of which the longest idle give way, and of one search: twice
+/// as many as a request can name, some milliseconds at worst.
+const STEP: usize = 256;
+const SEARCH: usize = 8192;
+/// The least time between two searches of a full table, counted from the beginning of a search. The
+/// limits above bound its length.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+/// A table counts as full for this long after it refused a queue.
+const FULL_FOR: Duration = Duration::from_secs(10);
+/// A queue that only patterns match gives way after this idle time.
+const PATTERN_IDLE: Duration = Duration::from_secs(60);
+
+impl Hub {
+    /// Returns each notification's entry, and makes the missing ones where there is room.
+    pub(in super::super) fn entries_of(
+        &self,
+        notifications: &[Notification],
+        now: Tick,
+    ) -> Vec<Result<Arc<QueueEntry>>> {
+        // `None` is a missing entry.
+        let mut entries: Vec<Result<Option<Arc<QueueEntry>>>> =
+            Vec::with_capacity(notifications.len());
+        let mut missing = Vec::new();
+        let mut timers = 0;
+        for notification in notifications {
+            let queue = &notification.queue;
+            let checked = self.check_notification(notification, &mut timers);
+            let entry = checked.map(|()| match entries.last() {
+                Some(Ok(Some(last))) if *last.address() == *queue => Some(Arc::clone(last)),
+                _ => self.entries.get(queue),
+            });
+            if let Ok(None) = entry {
+                missing.push(queue);
+            }
+            entries.push(entry);
+        }
+        let own = || notifications.iter().map(|one| &one.queue).collect();
+        let refused = match missing.is_empty() {
+            true => HashMap::new(),
+            false => self.make_missing(&missing, own, now),
+        };
+        let entries = entries.into_iter().zip(notifications);
+        let made = entries.map(|(entry, notification)| {
+            let queue = &notification.queue;
+            match (entry?, refused.get(queue)) {
+                (Some(entry), _) => Ok(entry),
+                (None, Some(error)) => Err(error.clone()),
+                (None, None) => Ok(self.make_entry(queue, now)),
+            }
+        });
+        made.collect()
+    }
+
+    /// Makes the entries of as many of these queues as there is room for. Returns the others with the
+    /// reason. None of the request's `own` queues gives way.
+    pub(in super::super) fn make_missing<'a>(
+        &self,
+        missing: &[&'a QueueAddress],
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> HashMap<&'a QueueAddress, Error> {
+        let mut eviction = lock(&self.eviction);
+        let mut distinct = HashSet::new();
+        let mut new: Vec<_> = missing.to_vec();
+        new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
+        let room = self.room_for(&mut eviction, new.len(), own, now);
+        let without = new.split_off(room.min(new.len()));
+        for address in new {
+            self.make_entry(address, now);
+        }
+        let without = without.into_iter();
+        without
+            .map(|address| (address, self.no_room(address, now)))
+            .collect()
+    }
+
+    /// Makes room for these unknown queues. Another request may have made all of them before this one
+    /// got the lock: then no room is needed, however full the table is.
+    pub(in super::super) fn make_room<'a>(
+        &self,
+        eviction: &mut Eviction,
+        new: &[&QueueAddress],
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> Result<()> {
+        let room = self.room_for(eviction, new.len(), own, now);
+        match new.get(room) {
+            Some(first) => Err(self.no_room(first, now)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes room for `count` queues where idle ones can give way, but none of the request's `own`.
+    /// Returns for how many there is room.
+    fn room_for<'a>(
+        &self,
+        eviction: &mut Eviction,
+        count: usize,
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> usize {
+        let excess = (self.entries.len() + count).saturating_sub(self.most_queues());
+        match count == 0 || excess == 0 {
+            true => count,
+            false => count.saturating_sub(self.evict(eviction, excess, &own(), now)),
+        }
+    }
+
+    fn most_queues(&self) -> usize {
+        match self.is_short_of_memory() {
+            true => self.entries.len().min(self.config.max_queues),
+            false => self.config.max_queues,
+        }
+    }
+
+    #[cold]
+    fn no_room(&self, address: &QueueAddress, now: Tick) -> Error {
+        if self.is_short_of_memory() {
+            return short_of_memory("queue");
+        }
+        let limit = self.config.max_queues;
+        let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
+        // Queues that wait for a frame do not give way; another relay may have room.
+        let kind = match self.is_degraded(now) {
+            true => ErrorKind::Unavailable,
+            false => ErrorKind::Exhausted,
+        };
+        Error::new(kind, message)
+    }
+
+    /// Returns the queue's entry, and makes it where there is room.
+    pub(in super::super) fn entry(
+        &self,
+        address: &QueueAddress,
+        now: Tick,
+    ) -> Result<Arc<QueueEntry>> {
+        if let Some(found) = self.entries.get(address) {
+            return Ok(found);
+        }
+        match self
+            .make_missing(&[address], HashSet::new, now)
+            .remove(address)
+        {
+            Some(error) => Err(error),
+            None => Ok(self.make_entry(address, now)),
+        }
+    }
+
+    /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or
+    /// after room was made.
+    pub(in super::super) fn make_entry(
+        &self,
+        address: &QueueAddress,
+        now: Tick,
+    ) -> Arc<QueueEntry> {
+        self.entries.get_or_insert(address, || {
+            let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
+            let start = self.floor.load(Ordering::Acquire);
+            let start = (start, self.fanout.revision.load(Ordering::Relaxed));
+            Arc::new(QueueEntry::new(
+                address.clone(),
+                number,
+                start,
+                now,
+                &self.coordinator_config,
+            ))
+        })
+    }
+
+    /// Checks a notification, and that there is room for its timer beside the `timers` of its request.
+    fn check_notification(&self, notification: &Notification, timers: &mut u64) -> Result<()> {
+        notification.check()?;
+        if notification.delay.is_zero() {
+            return Ok(());
+        }
+        if self.is_short_of_memory() {
+            return Err(short_of_memory("delay"));
+        }
+        let limit = self.config.max_timers as u64;
+        if self.timers_set.load(Ordering::Relaxed) + *timers >= limit {
+            let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        *timers += 1;
+        Ok(())
+    }
+
+    /// Checks that there is room for the timer that a listener reports, or for the cursor that a
+    /// busy listener needs (R8: its end sets a timer). Without room both are made on a queue that a
+    /// publisher has notified or that the subscription names: listeners cannot make up any number
+    /// of those.
+    ///
+    /// R7: timers merge upwards only, so a time cannot merge with an earlier one instead: its
+    /// message would not be visible by then.
+    pub(in super::super) fn check_report(
+        &self,
+        subscription: &Subscription,
+        report: &Report,
+    ) -> Result<()> {
+        let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
+        let timer = waits && (self.reported_timers_are_full() || self.is_short_of_memory());
+        let busy = report.state == ReportState::Busy && self.busy_cursors_are_full();
+        if !timer && !busy || subscription.names(&report.queue) {
+            return Ok(());
+        }
+        let entry = self.entries.get(&report.queue);
+        if entry.is_some_and(|entry| entry.lock().notified > 0) {
+            return Ok(());
+        }
+        if timer && self.is_short_of_memory() {
+            return Err(short_of_memory("visible_in"));
+        }
+        let message = if timer {
+            let limit = self.config.max_timers;
+            format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
+        } else if self.has_cursor(subscription, &report.queue) {
+            return Ok(());
+        } else {
+            let limit = self.config.max_cursors.saturating_mul(2);
+            format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
+        };
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    fn has_cursor(&self, subscription: &Subscription, queue: &QueueAddress) -> bool {
+        let entry = self.entries.get(queue);
+        entry.is_some_and(|entry| subscription.lock().get(&entry).is_some())
+    }
+
+    pub(in super::super) fn reported_timers_are_full(&self) -> bool {
+        self.timers_reported.load(Ordering::Relaxed) >= self.config.max_timers as u64
+    }
+
+    /// Busy listeners may have as many cursors beyond the limit as there are within it.
+    fn busy_cursors_are_full(&self) -> bool {
+        self.shared().cursors.is_full_beyond()
+    }
+
+    /// Takes on no new queue, cursor and timer, as if their limits were reached.
+    pub(crate) fn set_short_of_memory(&self, is_short: bool) {
+        let is_short_of_memory = &self.shared().cursors.is_short_of_memory;
+        is_short_of_memory.store(is_short, Ordering::Relaxed);
+    }
+
+    pub(in super::super) fn is_short_of_memory(&self) -> bool {
+        let is_short_of_memory = &self.shared().cursors.is_short_of_memory;
+        is_short_of_memory.load(Ordering::Relaxed)
+    }
+
+    /// Returns the reached limits, a line each.
+    pub(crate) fn full(&self, now: Tick) -> Vec<String> {
+        let full = self.limits(now).into_iter().filter(|one| one.is_full);
+        full.map(|LimitUse { what, limit, .. }| {
+            format!("full: the limit of {limit} {what} is reached")
+        })
+        .collect()
+    }
+
+    /// Returns the use of each limit. The table of queues is full where none of them could give way
+    /// to a new one lately.
+    pub(crate) fn limits(&self, now: Tick) -> [LimitUse; 4] {
+        let config = &self.config;
+        let refused_at = lock(&self.eviction).not_before;
+        let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
+        let queues = self.entries.len() as u64;
+        let of = |what, used, limit: usize| LimitUse {
+            what,
+            used,
+            limit: limit as u64,
+            is_full: used >= limit as u64,
+        };
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let queues = of("queues", queues, config.max_queues);
+        [
+            LimitUse {
+                is_full: queues.is_full && refused,
+                ..queues
+            },
+            of(
+                "subscribed queues",
+                self.shared().cursors.taken(),
+                config.max_cursors,
+            ),
+            of(
+                "delayed wake-ups",
+                count(&self.timers_set),
+                config.max_timers,
+            ),
+            of(
+                "wake-ups that listeners report",
+                count(&self.timers_reported),
+                config.max_timers,
+            ),
+        ]
+    }
+
+    /// Forgets `excess` idle queues without listeners, except for the request's own; returns how many
+    /// it did not find. A search visits each queue once at most, and a bounded number of them.
+    pub(in super::super) fn evict(
+        &self,
+        eviction: &mut Eviction,
+        mut excess: usize,
+        own: &HashSet<&QueueAddress>,
+        now: Tick,
+    ) -> usize {
+        if now < eviction.not_before {
+            return excess;
+        }
+        let mut queues = SEARCH.min(self.entries.len());
+        while excess > 0 && queues > 0 {
+            let from = eviction.last_visited.as_ref();
+            let from = from.map_or(Bound::Unbounded, |last_visited| {
+                Bound::Excluded(last_visited.borrow())
+            });
+            let entries = self.entries.range(from, STEP.min(queues));
+            if entries.is_empty() && eviction.last_visited.take().is_none() {
+                break;
+            }
+            let mut idle = Vec::new();
+            for entry in &entries {
+                if !own.contains(entry.address())
+                    && let Some((since, by_pattern)) = entry.idle_since(now)
+                    && (!by_pattern || since + PATTERN_IDLE <= now)
+                {
+                    idle.push((since, entry));
+                }
+                queues -= 1;
+                eviction.last_visited = Some(entry.address().clone());
+            }
+            idle.sort_by_key(|(since, _)| *since);
+            for (_, entry) in idle {
+                if excess > 0 && self.forget_one(entry, (now, now), PATTERN_IDLE) {
+                    excess -= 1;
+                }
+            }
+        }
+        if excess > 0 {
+            eviction.not_before = now + SEARCH_INTERVAL;
+        }
+        excess
+    }
+}
+
+/// The limit of memory is a setting of the process, which the hub does not know.
+#[cold]
+fn short_of_memory(field: &str) -> Error {
+    let message = format!("{field}: max_memory: the relay is near its limit of memory");
+    Error::new(ErrorKind::Exhausted, message)
+}
+
+impl QueueState {
+    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
+    /// in use.
+    fn idle(&mut self, now: Tick) -> Option<(Tick, bool)> {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.forget_expired(now);
+        }
+        let named = self.outside.named.len() > 0 || self.held > 0;
+        let needed = self.has_timers() || self.is_listed() || self.is_walked();
+        if self.is_dead || named || needed {
+            return None;
+        }
+        let head = self.head();
+        let coordinator = self.coordinator.as_ref().filter(|_| self.grouped);
+        let idle = coordinator.is_none_or(|one| one.is_idle(&head));
+        idle.then(|| (self.idle_since(), self.listeners() > 0))
+    }
+}
+
+impl QueueEntry {
+    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
+    /// in use.
+    pub(crate) fn idle_since(&self, now: Tick) -> Option<(Tick, bool)> {
+        self.lock_with_nodes(now).idle(now)
+    }
+}
+
+impl Hub {
+    /// Forgets a queue that has been idle since then, and for `pattern_idle` longer where patterns match
+    /// it; returns whether it did. R3: sequences of this name never start again in this epoch.
+    pub(in super::super) fn forget_one(
+        &self,
+        entry: &Arc<QueueEntry>,
+        (idle_since, now): (Tick, Tick),
+        pattern_idle: Duration,
+    ) -> bool {
+        let mut guard = entry.lock_with_nodes(now);
+        let coordinator = guard.coordinator.as_ref();
+        if coordinator.is_some_and(|coordinator| coordinator.needs_reconcile) && !guard.is_dead {
+            // Members may have come that nobody has introduced to the queue.
+            drop(guard);
+            self.reconcile(Arc::clone(entry), now, |_| {});
+            guard = entry.lock_with_nodes(now);
+        }
+        let state = &mut *guard;
+        let Some((since, by_pattern)) = state.idle(now) else {
+            return false;
+        };
+        let wait = if by_pattern {
+            pattern_idle
+        } else {
+            Duration::ZERO
+        };
+        if since + wait > idle_since {
+            return false;
+        }
+        let changed_at = state.changed_at;
+        self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
+        if !planted!(FloorForgotten) {
+            let floor = state.counters.sequence + 1;
+            self.floor.fetch_max(floor, Ordering::AcqRel);
+        }
+        if !planted!(DeadNotMarked) {
+            state.is_dead = true;
+        }
+        let groups = state.coordinator.iter().flat_map(|one| one.groups());
+        let of_groups = groups.flat_map(|group| &group.members.all.nodes);
+        let nodes = state.outside.nodes.iter().chain(of_groups);
+        nodes.for_each(|node| node.set_needed());
+        if let Some(coordinator) = &mut state.coordinator {
+            coordinator
+                .groups_mut()
+                .for_each(|group| group.unlist(entry));
+        }
+        (state.coordinator, state.grouped) = (None, false);
+        // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
+        // come up for ever.
+        let _ = state.rearm(entry, &self.timers);
+        drop(guard);
+        self.entries.remove(entry);
+        self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}

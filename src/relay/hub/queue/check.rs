@@ -1,0 +1,188 @@
+//! The sentinel of one queue: a periodic check, in case a publisher died between put and notify. It
+//! decides when a check is due, and which listener outside of groups is asked.
+//!
+//! R11: one listener is asked in each interval, in turn, and only a report restarts the interval. A
+//! listener that hangs costs one interval, since the next one is asked then. Listeners that report
+//! are asked first; where none of those has answered, all are in turn. Agents and listeners that
+//! poll are not asked. Due times lie on a grid, so that one Wake carries the checks of many queues.
+//! A plain structure: the entry's lock guards it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::super::{
+    config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
+    listeners::Listeners,
+    mailbox::SubscriptionId,
+    subscription::Subscription,
+};
+use crate::base::{backoff::jitter, clock::Tick, fault::planted};
+
+/// When a queue is checked, and which listener is asked.
+#[derive(Debug)]
+pub(crate) struct QueueCheck {
+    interval: Duration,
+    /// Listeners of other relays check as well.
+    cluster: bool,
+    /// When the next listener is asked; [`Tick::NEVER`]: when one joins.
+    due: Tick,
+    /// Checks in a row without a report: of all, and those that listeners outside of groups were
+    /// asked for.
+    pub(crate) unanswered: usize,
+    asked_in_vain: usize,
+    /// The listener that was asked last, while the check is unreported.
+    asked: Option<SubscriptionId>,
+    last_asked: Option<SubscriptionId>,
+    /// Spreads the checks: seeded by the hub and the queue's number.
+    rng: fastrand::Rng,
+}
+
+/// Due times are rounded up to this fraction of the interval: about a second of the default minute.
+const GRID: u32 = 64;
+
+impl QueueCheck {
+    pub(crate) fn new(config: &CoordinatorConfig, seed: u64, now: Tick) -> Self {
+        let mut check = Self {
+            interval: config.sentinel_interval,
+            cluster: config.cluster,
+            due: now,
+            unanswered: 0,
+            asked_in_vain: 0,
+            asked: None,
+            last_asked: None,
+            rng: fastrand::Rng::with_seed(seed),
+        };
+        check.restart(now);
+        check
+    }
+
+    pub(crate) fn due(&self) -> Tick {
+        self.due
+    }
+
+    /// A check was reported.
+    pub(crate) fn reported(&mut self, now: Tick) {
+        self.forget_asked();
+        self.restart(now);
+    }
+
+    /// A listener of another relay has reported a check: it is not due here before that one.
+    pub(crate) fn checked_by_peer(&mut self, now: Tick) {
+        // A check that is due without listeners stays due for the next one.
+        if self.due != Tick::NEVER {
+            self.forget_asked();
+            self.restart_after(self.interval, self.interval / 10, now);
+        }
+    }
+
+    fn forget_asked(&mut self) {
+        (self.asked, self.unanswered, self.asked_in_vain) = (None, 0, 0);
+    }
+
+    /// Nobody is left whom the unreported check was given to: the next one is asked at once.
+    pub(crate) fn ask_at_once(&mut self, now: Tick) {
+        if self.unanswered > 0 {
+            self.due = now;
+        }
+    }
+
+    /// Begins the next interval.
+    pub(crate) fn restart(&mut self, now: Tick) {
+        // Plus or minus a tenth. In a cluster, only less: the relay whose listener checked is the
+        // next one as well, and the others are not due at the same moment (C12).
+        let tenth = self.interval / 10;
+        let spread = if self.cluster { tenth } else { tenth * 2 };
+        self.restart_after(self.interval - tenth, spread, now);
+    }
+
+    fn restart_after(&mut self, least: Duration, spread: Duration, now: Tick) {
+        // Less the width of the grid.
+        let spread = spread - self.interval / GRID;
+        let due = now + least + jitter(spread, &mut self.rng);
+        self.due = self.on_grid(due);
+    }
+
+    /// A listener joined. A check that fell due without listeners is due now, or within `spread`
+    /// for a stream of many queues. Otherwise, streams that come and go faster than the interval
+    /// would put it off for ever.
+    pub(crate) fn join(&mut self, now: Tick, spread: Duration) {
+        if self.due == Tick::NEVER {
+            let within = jitter(spread.min(self.interval), &mut self.rng);
+            self.due = match spread.is_zero() {
+                true => now,
+                false => self.on_grid(now + within),
+            };
+        }
+    }
+
+    pub(crate) fn is_asked(&self, id: SubscriptionId) -> bool {
+        self.asked == Some(id)
+    }
+
+    /// A listener's stream ended; where it was asked, the next one is asked at once.
+    pub(crate) fn leave(&mut self, id: SubscriptionId, now: Tick) {
+        let asked = self.asked.take_if(|asked| *asked == id).is_some();
+        if asked && !planted!(AskedCountsAsLooked) {
+            self.due = now;
+        }
+    }
+
+    /// No listener is there to ask: the next one that joins is.
+    pub(crate) fn wait_for_listener(&mut self) {
+        self.due = Tick::NEVER;
+    }
+
+    /// Chooses the listener that is asked now, if one can be.
+    pub(crate) fn choose(&mut self, listeners: &Listeners, now: Tick) -> Option<Arc<Subscription>> {
+        let (mut all, mut reporting) = (0, 0);
+        listeners.each(|one| {
+            let can = one.mailbox.can_check(now);
+            all += usize::from(can);
+            reporting += usize::from(can && one.mailbox.reports());
+        });
+        let of_reporting = is_turn_of_reporting(self.asked_in_vain, reporting, all);
+        let next = listeners.next_after(self.last_asked, &|one| {
+            one.mailbox.can_check(now) && (!of_reporting || one.mailbox.reports())
+        })?;
+        if !planted!(CheckTurnStuck) {
+            self.last_asked = Some(next.id);
+        }
+        self.asked_in_vain += 1;
+        self.asked = Some(next.id);
+        Some(next)
+    }
+
+    /// Chooses `more` listeners, because the asked one found more than its capacity.
+    pub(crate) fn choose_more(
+        &mut self,
+        listeners: &Listeners,
+        more: u64,
+        now: Tick,
+    ) -> Vec<Arc<Subscription>> {
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
+        let more = more.min(listeners.len()).min(SUBSCRIBERS_PER_STEP);
+        let asked = self.last_asked;
+        let mut chosen = Vec::new();
+        while chosen.len() < more
+            && let Some(next) =
+                listeners.next_after(self.last_asked, &|one| one.mailbox.can_check(now))
+            && Some(next.id) != asked
+            && chosen
+                .first()
+                .is_none_or(|first: &Arc<Subscription>| first.id != next.id)
+        {
+            self.last_asked = Some(next.id);
+            chosen.push(next);
+        }
+        chosen
+    }
+
+    fn on_grid(&self, due: Tick) -> Tick {
+        due.next_multiple_of(self.interval / GRID)
+    }
+}
+
+/// Returns whether a listener that reports has its turn, after so many in vain. Each of those has one
+/// turn before all listeners have theirs.
+pub(crate) fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
+    in_vain % (reporting + all).max(1) < reporting
+}

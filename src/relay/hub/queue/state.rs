@@ -1,0 +1,229 @@
+//! The part of a queue entry that its lock guards: the operations on groups and the sentinel.
+//!
+//! Streams are marked under the lock, and woken after its release. A queue without a group pays for
+//! none of this when it is notified.
+
+use std::{sync::Arc, time::Duration};
+
+use super::super::{
+    config::SUBSCRIBERS_PER_STEP,
+    coordinator::{CheckTurn, Coordinator},
+    counters::QueueHead,
+    group::{Group, MemberReport},
+    interest::Interest,
+    mailbox::WakeBatch,
+    pattern::PatternNode,
+    queue::{QueueEntry, QueueState},
+    subscription::{Owed, Owing, Subscription},
+};
+use crate::{base::clock::Tick, types::GroupName};
+
+impl QueueState {
+    /// Starts the sentinel of a queue that has a listener, unless the sentinel is off.
+    pub(crate) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick, spread: Duration) {
+        if !entry.config.sentinel_interval.is_zero() {
+            self.coordinator(entry, now).subscriber_joined(now, spread);
+        }
+    }
+
+    /// A count of a queue with listeners: its sentinel has somebody to ask.
+    pub(crate) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
+        let waits = |one: &Coordinator| one.sentinel_waits();
+        if self.coordinator.as_deref().is_none_or(waits) && self.listeners() > 0 {
+            self.start_sentinel(entry, now, Duration::ZERO);
+        }
+    }
+
+    /// Sets the nodes of the patterns that match the queue.
+    pub(crate) fn set_nodes(
+        &mut self,
+        entry: &QueueEntry,
+        nodes: Vec<Arc<PatternNode>>,
+        is_known: bool,
+        now: Tick,
+    ) {
+        let by_group = nodes.iter().any(|node| node.group.is_some());
+        self.outside.nodes = match by_group || self.grouped {
+            true => {
+                self.grouped = true;
+                // An entry that is new has counted nothing that its groups have not seen.
+                let (position, is_unannounced) = (self.counters, self.is_unannounced());
+                let coordinator = self.coordinator(entry, now);
+                coordinator.set_nodes(entry, nodes, position, is_known, is_unannounced)
+            }
+            false => nodes,
+        };
+    }
+
+    /// Returns the group of a listener, if it is a member here.
+    pub(crate) fn group_of(&mut self, listener: &Interest) -> Option<&mut Group> {
+        let name = listener.group.as_ref()?;
+        let group = self.coordinator.as_mut()?.group(name)?;
+        let is_member =
+            group.members.get(listener.id).is_some() || !self.outside.named.contains(listener.id);
+        is_member.then_some(group)
+    }
+
+    /// Adds a member that names the queue to its group.
+    pub(crate) fn join(
+        &mut self,
+        entry: &QueueEntry,
+        name: &GroupName,
+        subscription: &Arc<Subscription>,
+        (now, spread): (Tick, Duration),
+    ) {
+        self.grouped = true;
+        let (head, is_unannounced) = (self.counters, self.is_unannounced());
+        let coordinator = self.coordinator(entry, now);
+        coordinator.join(name, subscription, head, is_unannounced);
+        coordinator.subscriber_joined(now, spread);
+    }
+
+    /// Takes a listener's report. Returns whether the coordinator must be reconciled, and how many other
+    /// listeners are to be asked.
+    pub(crate) fn report(
+        &mut self,
+        listener: &Interest,
+        is_member: bool,
+        report: MemberReport,
+        now: Tick,
+    ) -> (bool, u64) {
+        let Some(coordinator) = &mut self.coordinator else {
+            return (false, 0);
+        };
+        let mut more = 0;
+        if report.polled {
+            let id = (!is_member).then_some(listener.id);
+            let capacity = listener.mailbox.capacity;
+            more = coordinator.check_reported(id, report, capacity, now);
+            if let Some(interval) = coordinator.announced_interval() {
+                self.note_check(interval, now);
+            }
+        }
+        let Some(coordinator) = &mut self.coordinator else {
+            return (false, 0);
+        };
+        let group = listener.group.as_ref().filter(|_| is_member);
+        if let Some(group) = group.and_then(|name| coordinator.group(name)) {
+            group.report(listener.id, report, now);
+            coordinator.needs_reconcile = true;
+        }
+        // The sentinel is not in the timers' order yet where the report made the entry.
+        let is_due = coordinator.needs_reconcile || self.armed > coordinator.reconcile_at;
+        (is_due, more)
+    }
+
+    /// Asks more listeners outside of groups to check.
+    pub(crate) fn ask_more(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        more: u64,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        let coordinator = self.coordinator.as_mut();
+        let Some(sentinel) = coordinator.and_then(|one| one.sentinel()) else {
+            return;
+        };
+        for one in sentinel.choose_more(&self.outside, more, now) {
+            one.owe(entry, self, Owed::Check, batch);
+        }
+    }
+
+    /// Asks the next listener outside of groups; returns whether there is one.
+    fn ask(&mut self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
+        // One that has ended is in the list for a moment longer.
+        for _ in 0..=self.outside.len() {
+            let coordinator = self.coordinator.as_mut();
+            let sentinel = coordinator.and_then(|one| one.sentinel());
+            let chosen = sentinel.and_then(|sentinel| sentinel.choose(&self.outside, now));
+            let Some(chosen) = chosen else {
+                return false;
+            };
+            if chosen.owe(entry, self, Owed::Check, batch) != Owing::Ended {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
+    /// left to assign.
+    pub(crate) fn reconcile(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let (head, others) = (self.head(), self.outside.len());
+        let Some(coordinator) = &mut self.coordinator else {
+            return false;
+        };
+        let turn = coordinator.run_due(&head, others, now);
+        self.passed_on |= coordinator.take_passed_on();
+        let first_others = turn == CheckTurn::Others && self.ask(entry, now, batch);
+        if turn != CheckTurn::Nobody && !first_others {
+            let coordinator = self.coordinator.as_mut();
+            let by_group = coordinator.is_some_and(|one| one.check_groups(&head.counters, now));
+            if !by_group && turn == CheckTurn::Groups {
+                self.ask(entry, now, batch);
+            }
+        }
+        let left = self
+            .coordinator
+            .as_ref()
+            .is_some_and(|one| one.groups().next().is_none());
+        if self.grouped && left {
+            self.grouped = false;
+            self.left_at = now;
+            self.drop_unused_coordinator();
+        }
+        self.grouped && self.assign(entry, batch)
+    }
+
+    /// C7: each group checks the queue once; one without members keeps the request.
+    pub(crate) fn request_group_checks(&mut self, now: Tick) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.request_checks(now);
+        }
+    }
+
+    /// Assigns the groups' pending work, up to the limit of one step.
+    pub(crate) fn assign(&mut self, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) -> bool {
+        let head = self.head();
+        let Some(coordinator) = &mut self.coordinator else {
+            return false;
+        };
+        let more = coordinator.assign(entry, &head, SUBSCRIBERS_PER_STEP, batch);
+        self.passed_on |= coordinator.take_passed_on();
+        more
+    }
+
+    pub(crate) fn head(&self) -> QueueHead {
+        let known = self.announced.as_ref();
+        QueueHead {
+            counters: self.counters,
+            notified: self.notified,
+            timed: known.map_or(u64::MAX, |known| known.timed),
+            has_increments: known
+                .is_none_or(|known| known.counters.sequence < self.counters.sequence),
+        }
+    }
+
+    fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
+        self.coordinator
+            .get_or_insert_with(|| Box::new(Coordinator::new(&entry.config, entry.number(), now)))
+    }
+
+    /// Drops the coordinator where no listener needs it. A sentinel stays for as long as the queue
+    /// is remembered.
+    pub(crate) fn drop_unused_coordinator(&mut self) {
+        let stays = self
+            .coordinator
+            .as_ref()
+            .is_some_and(|coordinator| coordinator.has_sentinel());
+        if !self.grouped && self.outside.is_empty() && !stays {
+            self.coordinator = None;
+        }
+    }
+}

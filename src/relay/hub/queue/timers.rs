@@ -1,0 +1,343 @@
+//! Timed wake-ups: the timers of a queue, and the hub's order of queues by their next timer.
+//!
+//! R7: timers only add, none is cancelled. Near times merge upwards, so that a message is never
+//! polled for before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with
+//! more than 64 timers merges the timer that this makes least late for its delay. Some hundred
+//! delays between a second and 14 days then wait a quarter longer at most.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::super::{
+    core::Hub,
+    counters::Counters,
+    queue::QueueEntry,
+    sync::{AtomicWaker, Mutex, Ordering, lock},
+};
+use crate::{
+    base::{clock::Tick, fault::planted, fnv::fnv1a},
+    error::{Error, ErrorKind, Result},
+    types::{
+        LastEvent, Limits, Notification, QueueAddress,
+        cluster::{FrameEntry, HandedTimer},
+    },
+};
+
+/// The most timers of one queue.
+pub(crate) const PER_QUEUE: usize = 64;
+/// The most reported timers of one queue while the hub is at its limit. Between one second and 14
+/// days, neighbours then differ by a factor of six.
+pub(crate) const FEW: usize = 8;
+
+/// The timed wake-ups of one queue, by time.
+#[derive(Debug, Default)]
+pub(crate) struct QueueTimers {
+    /// Sorted, so the first is the next; no allocation for a queue without timers.
+    due: Vec<Timer>,
+}
+
+/// One timed wake-up.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    pub(crate) at: Tick,
+    /// The earliest requested time, and the shortest delay: they limit how far the timer may be
+    /// postponed.
+    due: Tick,
+    delay: Duration,
+    /// The values of its delayed notifications; zero for a reported time.
+    pub(crate) counters: Counters,
+    /// Details of the newest delayed notification.
+    pub(crate) last_event: Option<LastEvent>,
+}
+
+/// The entries that have timers, by their next one; each is here exactly once.
+pub(crate) struct TimerOrder<E> {
+    next: Mutex<BTreeMap<(Tick, u64), Arc<E>>>,
+    /// Woken when a new timer is the first.
+    pub(crate) waker: AtomicWaker,
+}
+
+impl QueueTimers {
+    pub(crate) fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Timer> {
+        self.due.iter()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.due.capacity()
+    }
+
+    /// Returns the next one's time.
+    pub(crate) fn next(&self) -> Option<Tick> {
+        self.due.first().map(|timer| timer.at)
+    }
+
+    /// Returns the numbers of timers with a delayed notification, and of others.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let reported = self.due.iter().filter(|one| one.is_reported()).count();
+        (self.due.len() - reported, reported)
+    }
+
+    /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
+    /// `offset` gives each queue its own grid.
+    pub(crate) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer) {
+        self.insert(at, delay, timer);
+        if self.due.len() > PER_QUEUE {
+            self.merge_closest(at.0, |_| true);
+        }
+    }
+
+    /// Adds a wake-up that a listener reported, at the hub's limit. Above [`FEW`] reported times,
+    /// or above their present number, two of them merge upwards. No delayed notification is
+    /// postponed for it.
+    pub(crate) fn add_limited(&mut self, at: (Tick, u64), delay: Duration, timer: Timer) {
+        let (_, before) = self.counts();
+        self.add(at, delay, timer);
+        if self.counts().1 > before.max(FEW) {
+            self.merge_closest(at.0, |early| early.is_reported() && early.at > at.0);
+        }
+    }
+
+    fn insert(&mut self, (now, offset): (Tick, u64), delay: Duration, mut timer: Timer) {
+        timer.at = now.after_on_moved_grid(delay, offset);
+        (timer.due, timer.delay) = (now + delay, delay);
+        if planted!(TimersMergeDown) {
+            timer.at = now + delay / 2;
+        }
+        match self.due.binary_search_by_key(&timer.at, |other| other.at) {
+            Ok(same) => self.due[same].merge(timer),
+            Err(index) => self.due.insert(index, timer),
+        }
+    }
+
+    /// Takes the first timer, where it is due.
+    pub(crate) fn pop_due(&mut self, now: Tick) -> Option<Timer> {
+        if self.next()? > now {
+            return None;
+        }
+        let timer = self.due.remove(0);
+        if self.due.is_empty() {
+            self.due = Vec::new();
+        }
+        Some(timer)
+    }
+
+    /// Merges one timer into the next: the one made least late for its delay, among
+    /// those that `may` be postponed. Lateness counts from the requested time, so repeated merges
+    /// do not drift.
+    fn merge_closest(&mut self, now: Tick, may: impl Fn(&Timer) -> bool) {
+        let late = |early: &Timer, into: &Timer| match early.at > now {
+            true => (into.at.since(early.due).as_nanos() << 32) / early.delay.as_nanos().max(1),
+            // About to fire.
+            false => u128::MAX,
+        };
+        let pairs = (1..self.due.len()).filter(|&i| may(&self.due[i - 1]));
+        let Some(second) = pairs.min_by_key(|&i| late(&self.due[i - 1], &self.due[i])) else {
+            return;
+        };
+        let early = self.due.remove(second - 1);
+        self.due[second - 1].merge(early);
+    }
+}
+
+/// Returns an offset that gives each queue its own grid of timers: FNV-1a of its address, so it is
+/// the same in every run. A collision by chosen names does no harm.
+pub(crate) fn timer_offset(queue: &QueueAddress) -> u64 {
+    let text: &str = queue.borrow();
+    let hash = fnv1a(text.bytes());
+    // Names that differ only at their ends still have similar hashes, so SplitMix64's steps mix the
+    // bits.
+    let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed ^ mixed >> 27
+}
+
+impl Timer {
+    /// Makes a wake-up without a notification.
+    pub(crate) fn without_notification() -> Self {
+        Self::new(Counters::default(), None)
+    }
+
+    /// Makes a delayed notification.
+    pub(crate) fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
+        let mut counters = Counters::default();
+        counters.add(notification);
+        Self::new(counters, Some(LastEvent::new(publisher, notification)))
+    }
+
+    /// Makes a wake-up whose time is not set yet.
+    pub(crate) fn new(counters: Counters, last_event: Option<LastEvent>) -> Self {
+        Self {
+            at: Tick::default(),
+            due: Tick::default(),
+            delay: Duration::ZERO,
+            counters,
+            last_event,
+        }
+    }
+
+    fn is_reported(&self) -> bool {
+        self.last_event.is_none()
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.due = self.due.min(other.due);
+        self.delay = self.delay.min(other.delay);
+        self.counters.add_totals(&other.counters);
+        if other.last_event.is_some() {
+            self.last_event = other.last_event;
+        }
+    }
+}
+
+impl<E> TimerOrder<E> {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: Mutex::new(BTreeMap::new()),
+            waker: AtomicWaker::new(),
+        }
+    }
+
+    /// Moves the entry with this number to its next timer's time; returns whether it is now the
+    /// first of all, so that the timers' task must be woken. Called under the entry's lock, so that
+    /// order and entry never disagree.
+    #[must_use]
+    pub(crate) fn rearm(
+        &self,
+        number: u64,
+        entry: &Arc<E>,
+        armed: &mut Tick,
+        next: Option<Tick>,
+    ) -> bool {
+        let at = next.unwrap_or(Tick::NEVER);
+        if *armed == at {
+            return false;
+        }
+        let mut order = lock(&self.next);
+        let old = std::mem::replace(armed, at);
+        if old != Tick::NEVER {
+            order.remove(&(old, number));
+        }
+        if at == Tick::NEVER {
+            return false;
+        }
+        let key = (at, number);
+        order.insert(key, Arc::clone(entry));
+        order
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == key)
+    }
+
+    /// Returns an entry whose next timer is due. It stays in the order until the entry moves it.
+    pub(crate) fn due(&self, now: Tick) -> Option<Arc<E>> {
+        let order = lock(&self.next);
+        let ((at, _), entry) = order.first_key_value()?;
+        (*at <= now).then(|| Arc::clone(entry))
+    }
+
+    /// Returns all entries, by their next timer.
+    pub(crate) fn entries(&self) -> VecDeque<Arc<E>> {
+        lock(&self.next).values().map(Arc::clone).collect()
+    }
+
+    /// Returns how many entries have timers.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.next).len()
+    }
+
+    /// Returns the time of the next timer of all.
+    pub(crate) fn next(&self) -> Option<Tick> {
+        lock(&self.next).first_key_value().map(|((at, _), _)| *at)
+    }
+}
+
+/// The queues that had timers, the soonest first.
+pub(crate) struct PendingTimers(VecDeque<Arc<QueueEntry>>);
+
+/// The longest delay of a notification. A timer may be moved a little behind it.
+const MOST_DELAY: Duration = Limits::DELAY;
+
+impl Hub {
+    /// Returns the pending timers, queue by queue.
+    pub(crate) fn pending_timers(&self) -> PendingTimers {
+        if planted!(LinkTimersNotHandedOver) {
+            return PendingTimers(VecDeque::new());
+        }
+        PendingTimers(self.timers.entries())
+    }
+
+    /// Takes over the timers of another relay.
+    ///
+    /// # Errors
+    /// `Exhausted` where there is no room for all of them; none is set then.
+    pub(crate) fn take_over_timers(&self, timers: &[HandedTimer], now: Tick) -> Result<()> {
+        let limit = self.config.max_timers as u64;
+        let set = self.timers_set.load(Ordering::Relaxed);
+        if self.is_short_of_memory() {
+            let message = "timers: the relay is short of memory";
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        if set + timers.len() as u64 > limit {
+            let message = format!("timers: the limit of {limit} delayed wake-ups is reached");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        let queues: BTreeSet<_> = timers.iter().map(|timer| &timer.increment.queue).collect();
+        for queue in queues {
+            self.entry(queue, now)?;
+        }
+        for timer in timers {
+            let entry = self.entry(&timer.increment.queue, now)?;
+            let wake = Timer::of_increment(&timer.increment);
+            self.wake_after(entry, timer.due_in, wake, now);
+        }
+        Ok(())
+    }
+}
+
+impl PendingTimers {
+    /// Returns the timers of the next queue, at most 64; `None` after the last one.
+    pub(crate) fn next_queue(&mut self, now: Tick) -> Option<Vec<HandedTimer>> {
+        let entry = self.0.pop_front()?;
+        let state = entry.lock();
+        let timers = state.timers.iter();
+        let handed = timers.map(|timer| timer.hand_over(&entry, now));
+        Some(handed.collect())
+    }
+}
+
+impl Timer {
+    /// What another relay counts when the timer is due there.
+    fn hand_over(&self, entry: &QueueEntry, now: Tick) -> HandedTimer {
+        let sums = self.counters.delta_since(&Counters::default());
+        HandedTimer {
+            due_in: self.at.since(now).min(MOST_DELAY),
+            increment: FrameEntry {
+                queue: entry.address().clone(),
+                causes: 1,
+                notifications: sums.notifications,
+                payload_size: sums.payload,
+                messages: sums.messages,
+                last_event: self.last_event.clone().unwrap_or_default(),
+                served_groups: Vec::new(),
+                checked: false,
+            },
+        }
+    }
+
+    fn of_increment(increment: &FrameEntry) -> Self {
+        let counters = Counters {
+            sequence: 0,
+            ..Counters::of_increment(increment)
+        };
+        let last_event = (increment.notifications > 0).then(|| increment.last_event.clone());
+        Self::new(counters, last_event)
+    }
+}

@@ -1,0 +1,233 @@
+//! How a queue's entry is changed: counts, timers, and what subscribers are owed then.
+
+use std::{sync::Arc, time::Duration};
+
+#[cfg(feature = "keda")]
+use super::super::core::CauseWatch;
+use super::super::{
+    core::Hub,
+    fanout::{DueWalk, UpdateBatch},
+    queue::{EntryBits, MarkOutcome, QueueEntry, QueueState},
+    sync::{AtomicU64, Ordering},
+    timers::Timer,
+};
+use crate::{
+    base::clock::Tick,
+    error::Result,
+    types::{Accepted, Notification, QueueAddress},
+};
+
+impl Hub {
+    /// Counts consecutive notifications of one queue, and owes it to its subscribers once.
+    pub(in super::super) fn count_run(
+        &self,
+        entry: Arc<QueueEntry>,
+        publisher: &Arc<str>,
+        run: &[Notification],
+        now: Tick,
+        results: &mut Vec<Result<Accepted>>,
+        batch: &mut UpdateBatch,
+    ) {
+        let at = (now, entry.timer_offset());
+        self.update(entry, now, batch, |state| {
+            let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
+            if listeners == 0 {
+                self.note_unserved(state, &run[0].queue);
+            }
+            let mut any = false;
+            for notification in run {
+                if notification.delay.is_zero() {
+                    state.count(publisher, notification, now);
+                    any = true;
+                } else {
+                    let (timer, before) = (
+                        Timer::for_notification(publisher, notification),
+                        state.timers.counts(),
+                    );
+                    state.timers.add(at, notification.delay, timer);
+                    self.count_timers(before, state.timers.counts());
+                }
+                results.push(Ok(Accepted {
+                    sequence: state.counters.sequence,
+                    listeners,
+                }));
+            }
+            any
+        });
+    }
+
+    /// Wakes the queue after `delay`, or at once. Nothing is refused here, because no caller would
+    /// repeat it. At the limit of such timers, a queue merges them to a few instead.
+    pub(in super::super) fn wake_after(
+        &self,
+        entry: Arc<QueueEntry>,
+        delay: Duration,
+        timer: Timer,
+        now: Tick,
+    ) {
+        let mut timer = Some(timer);
+        let mut batch = UpdateBatch::default();
+        let at = (now, entry.timer_offset());
+        let full = self.reported_timers_are_full();
+        self.update(entry, now, &mut batch, |state| {
+            let timer = timer.take().expect("counted once");
+            if delay.is_zero() {
+                state.count_timed(timer, now);
+                return true;
+            }
+            let before = state.timers.counts();
+            match full {
+                true => state.timers.add_limited(at, delay, timer),
+                false => state.timers.add(at, delay, timer),
+            }
+            self.count_timers(before, state.timers.counts());
+            false
+        });
+        self.finish(&mut batch);
+    }
+
+    /// Changes a live entry of this queue under its lock, and owes it to its subscribers where `count`
+    /// returns true. All changes of a counter and all new timers go through here.
+    pub(in super::super) fn update(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut UpdateBatch,
+        count: impl FnMut(&mut QueueState) -> bool,
+    ) {
+        self.update_entry(entry, now, false, batch, count);
+    }
+
+    /// The same, and runs the due work of its coordinator also where the queue has no group.
+    pub(in super::super) fn update_and_reconcile(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut UpdateBatch,
+        count: impl FnMut(&mut QueueState) -> bool,
+    ) {
+        self.update_entry(entry, now, true, batch, count);
+    }
+
+    fn update_entry(
+        &self,
+        mut entry: Arc<QueueEntry>,
+        now: Tick,
+        reconcile: bool,
+        batch: &mut UpdateBatch,
+        mut count: impl FnMut(&mut QueueState) -> bool,
+    ) {
+        let measured = self.activity.is_measured();
+        let mut guard = loop {
+            let state = entry.lock_with_nodes(now);
+            if !state.is_dead {
+                break state;
+            }
+            drop(state);
+            self.entries.remove(&entry);
+            entry = self.make_entry(entry.address(), now);
+        };
+        let state = &mut *guard;
+        if self.has_sentinel() {
+            state.guard(&entry, now);
+        }
+        let before = state.counters;
+        let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
+        let counted = count(state);
+        batch.wakes.accepted_at = if counted { now } else { Tick::default() };
+        // Before a check is assigned: who is asked then is owed the count already.
+        let inline = self.config.inline;
+        let from = counted.then_some(&before);
+        let mut wake = state.owe_count(&entry, from, inline, &mut batch.wakes);
+        let mut more =
+            (reconcile || state.grouped) && state.reconcile(&entry, now, &mut batch.wakes);
+        if let Some(own_causes) = noted
+            && state.counters.sequence != before.sequence
+        {
+            self.note_count(&entry, state, own_causes, now);
+        }
+        let mut listed = false;
+        if let Some(increments) = &self.increments {
+            let before = state.counters;
+            if state.count_passed_on(now) {
+                increments.passed_on.fetch_add(1, Ordering::Relaxed);
+                batch.wakes.accepted_at = now;
+                let passed_on = state.owe_count(&entry, Some(&before), inline, &mut batch.wakes);
+                wake = wake.or(passed_on);
+                more |= state.grouped && state.reconcile(&entry, now, &mut batch.wakes);
+            }
+            listed = self.list_increment(&entry, state);
+        }
+        if more {
+            // The fan-out assigns the rest.
+            wake = wake.or(state.request_walk());
+        }
+        let is_counted = state.counters.sequence != before.sequence;
+        if is_counted {
+            state.settle(&self.fanout.revision);
+        }
+        let is_active = state.counters.notifications > before.notifications;
+        let active = (measured && is_active).then_some((before, state.counters));
+        let first = state.rearm(&entry, &self.timers);
+        drop(guard);
+        if first {
+            self.timers.waker.wake();
+        }
+        if let Some((before, after)) = active {
+            self.activity.note(&entry, &before, &after);
+        }
+        if is_counted {
+            self.tell_cause(entry.address());
+        }
+        if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
+            increments.waker.wake();
+        }
+        if wake == MarkOutcome::NeedsWalk {
+            let accepted_at = batch.wakes.accepted_at;
+            batch
+                .walks
+                .push(&self.fanout, DueWalk { entry, accepted_at });
+        }
+    }
+
+    /// Sets what is told of each cause, unless it is set already. Who then reads a queue's figures sees
+    /// a cause there, or is told of it: both hold the lock of its entry.
+    #[cfg(feature = "keda")]
+    pub(crate) fn watch_causes(&self, watch: impl FnOnce() -> CauseWatch) {
+        self.cause_watch.get_or_init(watch);
+    }
+
+    /// Tells the watch of a cause. No lock may be held.
+    #[cfg(feature = "keda")]
+    pub(in super::super) fn tell_cause(&self, queue: &QueueAddress) {
+        if let Some(watch) = self.cause_watch.get() {
+            watch(queue);
+        }
+    }
+
+    #[cfg(not(feature = "keda"))]
+    #[expect(clippy::unused_self, reason = "without the feature there is no watch")]
+    pub(in super::super) fn tell_cause(&self, _: &QueueAddress) {}
+
+    /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
+    pub(in super::super) fn finish(&self, batch: &mut UpdateBatch) {
+        let walks = batch.walks.submit() as u64;
+        if walks > 0 {
+            self.metrics.fanned_out.fetch_add(walks, Ordering::Relaxed);
+        }
+        batch.wakes.wake();
+    }
+
+    /// Updates the totals of timers by one queue's numbers before and after a change.
+    pub(in super::super) fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
+        let count = |of: &AtomicU64, before: usize, after: usize| {
+            if after > before {
+                of.fetch_add((after - before) as u64, Ordering::Relaxed);
+            } else if before > after {
+                of.fetch_sub((before - after) as u64, Ordering::Relaxed);
+            }
+        };
+        count(&self.timers_set, before.0, after.0);
+        count(&self.timers_reported, before.1, after.1);
+    }
+}

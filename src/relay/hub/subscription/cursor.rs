@@ -1,0 +1,260 @@
+//! A subscriber's state on one queue: what it is owed there, and whether its listener counts as busy
+//! (R8: a woken listener counts as busy until it reports DRAINED). And the limits on cursors of a stream,
+//! of several subscriptions together, such as all of one principal, and of the relay.
+//!
+//! A subscriber that is owed nothing and handles nothing has none: its position is the queue's head.
+//! Plain data; the subscription's lock guards it. Whether it holds the queue's entry changes under the
+//! entry's lock too.
+//!
+//! A queue that a subscription names counts in the limits as long as the subscription is open. One that
+//! only a pattern matches counts while the subscription has a cursor for it. Without room for that, the
+//! queue's wake-ups go under the pattern's own name.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use super::super::{
+    counters::Counters,
+    interest::Interest,
+    queue::QueueEntry,
+    sync::{AtomicU64, Ordering},
+};
+use crate::base::clock::Tick;
+
+/// A subscriber's state on one queue.
+pub(crate) struct Cursor {
+    pub(crate) entry: Arc<QueueEntry>,
+    /// A member that the queue's group knows; its position is the group's.
+    pub(crate) is_member: bool,
+    /// The position before its first undelivered event; `None` where it is owed nothing.
+    pub(crate) owed: Option<Counters>,
+    /// R2: the relay is not certain which events the subscriber has seen, so a CATCH_UP is pending.
+    pub(crate) needs_catch_up: bool,
+    /// The sentinel's check is pending.
+    pub(crate) is_asked: bool,
+    /// The position up to which the stream took all events, while a walk of the fan-out may still come
+    /// with older ones.
+    pub(crate) taken: Option<Counters>,
+    /// It is in the list of those with something to send.
+    pub(crate) is_due: bool,
+    /// It is in the list of those that wait until the stream has sent.
+    pub(crate) waits: bool,
+    /// It keeps the queue's entry: `QueueState::held` counts it.
+    pub(crate) holds: bool,
+    /// A selector names the queue.
+    pub(crate) is_named: bool,
+    /// The newest sequence that its stream took, the messages counted up to it, and when.
+    pub(crate) woken_sequence: Option<u64>,
+    pub(crate) woken_messages: u128,
+    pub(crate) woken_at: Tick,
+    /// The newest sequence after which the listener read the queue until empty.
+    pub(crate) drained_sequence: Option<u64>,
+    /// When the stream took the newest wake-up other than a check of the sentinel; [`Tick::NEVER`] if the
+    /// messages of that are visible again.
+    pub(crate) work_sent_at: Tick,
+    /// The newest report states that the listener took work.
+    pub(crate) busy: bool,
+    /// The newest report with a state was BUSY.
+    pub(crate) reported_busy: bool,
+    /// The newest report's number, and when it came.
+    pub(crate) report_number: u64,
+    pub(crate) reported_at: Tick,
+    /// Dequeue tasks by the newest report.
+    pub(crate) tasks: u32,
+}
+
+impl Cursor {
+    pub(crate) fn new(entry: Arc<QueueEntry>, is_named: bool) -> Self {
+        Self {
+            entry,
+            is_member: false,
+            owed: None,
+            needs_catch_up: false,
+            is_asked: false,
+            taken: None,
+            is_due: false,
+            waits: false,
+            holds: false,
+            is_named,
+            woken_sequence: None,
+            woken_messages: 0,
+            woken_at: Tick::default(),
+            drained_sequence: None,
+            work_sent_at: Tick::NEVER,
+            busy: false,
+            reported_busy: false,
+            report_number: 0,
+            reported_at: Tick::default(),
+            tasks: 0,
+        }
+    }
+
+    /// Its stream took all entries up to `head`. R8: a woken listener counts as busy until it reports
+    /// DRAINED; a wake-up to this stream alone may have a sequence that the listener has drained
+    /// already.
+    pub(crate) fn advance(&mut self, head: &Counters, is_given: bool, now: Tick) {
+        (self.owed, self.needs_catch_up, self.is_asked) = (None, false, false);
+        self.busy |= is_given;
+        self.woken_sequence = Some(head.sequence);
+        self.woken_messages = head.messages;
+        self.woken_at = now;
+    }
+
+    /// Returns whether the listener may handle messages, without regard to the time.
+    pub(crate) fn has_work(&self) -> bool {
+        self.busy || self.drained_sequence < self.woken_sequence
+    }
+
+    pub(crate) fn is_busy(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+        let is_over = !reports && now >= self.woken_at + subscription.visibility_timeout;
+        !is_over && self.has_work()
+    }
+
+    /// Returns whether the queue's entry is kept for this cursor. A listener that does not report keeps it
+    /// until its visibility time-out is over; a check of the sentinel keeps no entry then, because a later
+    /// one finds the same messages.
+    pub(crate) fn keeps_entry(&self, reports: bool) -> bool {
+        let has_work = match reports {
+            true => self.has_work() || self.reported_busy,
+            false => self.work_sent_at != Tick::NEVER,
+        };
+        self.owed.is_some() || has_work
+    }
+
+    /// Returns whether the messages that a listener without reports was woken for are visible again.
+    pub(crate) fn is_lapsed(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+        let lapses = !reports && self.work_sent_at != Tick::NEVER;
+        lapses && self.work_sent_at + subscription.visibility_timeout <= now
+    }
+
+    /// Returns whether the cursor has nothing that its subscriber needs, since some time.
+    pub(crate) fn is_settled(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+        let has = self.owed.is_some() || self.is_due || self.waits;
+        let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
+        !has && !self.reported_busy && is_late && !self.is_busy(reports, now, subscription)
+    }
+}
+
+/// The cursor of a listener that reports is kept for this long: a late report may refer to it.
+pub(crate) const SETTLED_FOR: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// The cursors of all subscriptions, and their limits.
+#[derive(Debug)]
+pub(crate) struct CursorLimits {
+    taken: AtomicU64,
+    pub(crate) most: usize,
+    pub(crate) most_per_stream: usize,
+    /// The process is short of memory. No order with other state matters.
+    pub(crate) is_short_of_memory: AtomicBool,
+}
+
+/// The cursors of the subscriptions that share it, and their limit.
+#[derive(Debug)]
+pub(crate) struct CursorPool {
+    taken: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl CursorLimits {
+    pub(crate) fn new(most: usize, most_per_stream: usize) -> Self {
+        Self {
+            taken: AtomicU64::new(0),
+            most,
+            most_per_stream,
+            is_short_of_memory: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes a cursor of a stream that has `own`, unless it is counted already. A quarter of all is left
+    /// for named queues, because their wake-ups cannot go under a pattern's name.
+    pub(crate) fn take(&self, subscription: &Interest, own: usize, is_named: bool) -> bool {
+        if is_named {
+            return true;
+        }
+        let is_short = self.is_short_of_memory.load(Ordering::Relaxed);
+        let has_room = own < self.most_per_stream && !is_short;
+        has_room && self.take_below(subscription, 1, self.most - self.most / 4)
+    }
+
+    /// Takes `count` cursors below a limit, and below that of the subscription's pool, all or none.
+    pub(crate) fn take_below(&self, subscription: &Interest, count: u64, limit: usize) -> bool {
+        if count == 0 {
+            return true;
+        }
+        let pool = subscription.pool.as_deref();
+        if pool.is_some_and(|pool| !pool.take(count)) {
+            return false;
+        }
+        let limit = limit as u64;
+        let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let taken = self.taken.fetch_update(set, fetch, more).is_ok();
+        if !taken && let Some(pool) = pool {
+            pool.give_back(count);
+        }
+        taken
+    }
+
+    /// Returns whether there are as many beyond the limit as within it.
+    pub(crate) fn is_full_beyond(&self) -> bool {
+        self.taken() >= self.most.saturating_mul(2) as u64
+    }
+
+    /// Takes a cursor that is needed even beyond the limits.
+    pub(crate) fn take_beyond(&self, subscription: &Interest) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        if let Some(pool) = &subscription.pool {
+            pool.take_beyond();
+        }
+    }
+
+    pub(crate) fn give_back(&self, subscription: &Interest, count: u64) {
+        self.taken.fetch_sub(count, Ordering::Relaxed);
+        if let Some(pool) = &subscription.pool {
+            pool.give_back(count);
+        }
+    }
+}
+
+impl CursorPool {
+    /// Creates a pool without a limit.
+    pub(crate) fn unlimited() -> Self {
+        Self {
+            taken: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Sets the limit. Cursors beyond it stay.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes `count` cursors below the limit, all or none.
+    pub(crate) fn take(&self, count: u64) -> bool {
+        let limit = self.limit();
+        let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.taken.fetch_update(set, fetch, more).is_ok()
+    }
+
+    /// Takes a cursor that is needed even beyond the limit.
+    pub(crate) fn take_beyond(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_back(&self, count: u64) {
+        self.taken.fetch_sub(count, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,659 @@
+//! The part of a subscription that its lock guards: what it is owed, and what its listener handles.
+//!
+//! It has a cursor for each queue where something is owed or handled, and none for the others. R2:
+//! where the relay is not certain which events a subscriber has seen, a CATCH_UP is pending. What is
+//! owed waits in the order in which it came, so that busy queues do not starve the others.
+//!
+//! Locks: an entry's lock is taken before this one, and nothing under it.
+
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map::IntoIter},
+    num::NonZeroU64,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::super::{
+    cursor::Cursor,
+    decisions::{Decision, DecisionKind},
+    group::MemberReport,
+    interest::Interest,
+    load::{LoadChange, RequestedReads},
+    queue::{QueueEntry, QueueState},
+    wake_builder::{WakeEntry, WakeSink},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{LastEvent, Report, ReportState, Selector, WakeReason},
+};
+
+/// The part of a subscription that its lock guards.
+pub(crate) struct Inbox {
+    pub(crate) closed: bool,
+    /// By the numbers of the queues' entries.
+    cursors: BTreeMap<u64, Box<Cursor>>,
+    /// The cursors with something to send.
+    due: VecDeque<u64>,
+    /// The stream was woken since it last took.
+    is_woken: bool,
+    /// When the oldest event in `due` was accepted; the default: not known.
+    accepted_at: Tick,
+    /// Selectors with a check due under their own name.
+    pattern_checks: Vec<(usize, WakeReason)>,
+    /// CATCH_UPs wait until then: they are spread after a change of epoch.
+    pub(crate) catch_up_at: Tick,
+    /// Cursors whose CATCH_UP waits until then.
+    delayed: Vec<u64>,
+    /// The number of the next cursor that the search for settled ones visits.
+    swept_up_to: u64,
+    /// Cursors whose queues wait until the stream has sent its messages.
+    waiting: VecDeque<u64>,
+    /// The hub's revision that was drawn for a resume number, and how many of the due cursors are to
+    /// be sent before it is stated (see `resume`).
+    drawn: Option<(NonZeroU64, usize)>,
+    /// The listener has reported at least once.
+    pub(crate) reports: bool,
+    /// The first wake-up since the newest report; [`Tick::NEVER`] without one.
+    woken_at: Tick,
+    /// The log has the line that the listener is silent.
+    silence_logged: bool,
+    /// The queue of the oldest message that the listener handles, and when that began;
+    /// [`Tick::NEVER`] without one.
+    busiest: u64,
+    busy_since: Tick,
+    pub(crate) active_dequeue_tasks: u32,
+    pub(crate) total_dequeue_tasks: u32,
+    /// Since when the listener has run as many dequeue tasks as it may; [`Tick::NEVER`] if it has not.
+    pub(crate) full_since: Tick,
+    /// Queues whose newest report states dequeue tasks.
+    awake_queues: u32,
+    /// The newest report states that the listener polls.
+    polls: bool,
+}
+
+/// What follows from a report.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    /// The queue's coordinator must be reconciled.
+    pub(crate) needs_reconcile: bool,
+    /// How many other listeners are to be asked to check.
+    pub(crate) ask_more: u64,
+    pub(crate) change: LoadChange,
+}
+
+/// The cursors of a closed inbox, to be detached in steps.
+pub(crate) type DetachedCursors = IntoIter<u64, Box<Cursor>>;
+
+/// Cursors that one step visits, some ten microseconds.
+const STEP: usize = 1024;
+/// A listener reports within milliseconds after a wake-up, and later while its queue's service is slow.
+const SILENT_FROM: Duration = Duration::from_secs(3);
+const LOGGED_FROM: Duration = Duration::from_secs(10);
+
+/// The contents of a Wake.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Filled {
+    pub(crate) entries: usize,
+    pub(crate) requested: RequestedReads,
+    /// The notifications of all entries, saturating, and of the entry with the fewest.
+    pub(crate) notifications: u64,
+    pub(crate) fewest: u64,
+    /// No marked cursor is left; otherwise the rest follows in the next Wake.
+    pub(crate) complete: bool,
+    /// When the oldest marked event was accepted, where that is known. It is not known for checks
+    /// of the sentinel, redeliveries, work that a group held back, and entries without room in an
+    /// earlier Wake.
+    pub(crate) accepted_at: Option<Tick>,
+}
+
+impl Inbox {
+    pub(crate) fn new(now: Tick) -> Self {
+        Self {
+            closed: false,
+            cursors: BTreeMap::new(),
+            due: VecDeque::new(),
+            is_woken: false,
+            accepted_at: Tick::default(),
+            pattern_checks: Vec::new(),
+            catch_up_at: now,
+            delayed: Vec::new(),
+            swept_up_to: 0,
+            waiting: VecDeque::new(),
+            drawn: None,
+            reports: false,
+            woken_at: Tick::NEVER,
+            silence_logged: false,
+            busiest: 0,
+            busy_since: Tick::NEVER,
+            active_dequeue_tasks: 0,
+            total_dequeue_tasks: 0,
+            full_since: Tick::NEVER,
+            awake_queues: 0,
+            polls: false,
+        }
+    }
+
+    pub(crate) fn get(&self, entry: &QueueEntry) -> Option<&Cursor> {
+        self.cursors.get(&entry.number()).map(|cursor| &**cursor)
+    }
+
+    pub(crate) fn get_mut(&mut self, entry: &QueueEntry) -> Option<&mut Cursor> {
+        self.cursors
+            .get_mut(&entry.number())
+            .map(|cursor| &mut **cursor)
+    }
+
+    /// Returns the number of cursors.
+    pub(crate) fn len(&self) -> usize {
+        self.cursors.len()
+    }
+
+    /// Returns the cursor of an entry, and makes it if there is none.
+    pub(crate) fn insert(&mut self, entry: &Arc<QueueEntry>, is_named: bool) -> &mut Cursor {
+        let make = || Box::new(Cursor::new(Arc::clone(entry), is_named));
+        self.cursors.entry(entry.number()).or_insert_with(make)
+    }
+
+    /// Notes that the cursor has something to send. Returns whether to wake the stream.
+    #[must_use]
+    pub(crate) fn set_due(&mut self, entry: &QueueEntry, accepted_at: Tick) -> bool {
+        if let Some(cursor) = self.get_mut(entry)
+            && !std::mem::replace(&mut cursor.is_due, true)
+        {
+            self.due.push_back(entry.number());
+        }
+        if accepted_at != Tick::default() && self.accepted_at == Tick::default() {
+            self.accepted_at = accepted_at;
+        }
+        self.rings()
+    }
+
+    /// Returns whether to wake the stream.
+    #[must_use]
+    pub(crate) fn rings(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_woken, true)
+    }
+
+    /// Adds the queue to those that wait until the stream has sent.
+    pub(crate) fn set_waiting(&mut self, entry: &QueueEntry) {
+        if let Some(cursor) = self.get_mut(entry)
+            && !std::mem::replace(&mut cursor.waits, true)
+        {
+            self.waiting.push_back(entry.number());
+        }
+    }
+
+    /// Takes a quarter of the waiting queues, `most` at most, so that other members of their groups
+    /// get a share. Returns them, and whether none is left.
+    pub(crate) fn take_waiting(&mut self, most: usize) -> (Vec<Arc<QueueEntry>>, bool) {
+        let count = self.waiting.len().div_ceil(4).min(most);
+        let mut taken = Vec::new();
+        for number in self.waiting.drain(..count) {
+            let Some(cursor) = self.cursors.get_mut(&number) else {
+                continue;
+            };
+            cursor.waits = false;
+            taken.push(Arc::clone(&cursor.entry));
+        }
+        (taken, self.waiting.is_empty())
+    }
+
+    /// Takes out all cursors; [`super::super::subscribe`] detaches them.
+    pub(crate) fn close(&mut self) -> DetachedCursors {
+        self.closed = true;
+        (self.due, self.waiting) = Default::default();
+        self.delayed = Vec::new();
+        (self.awake_queues, self.polls) = (0, false);
+        std::mem::take(&mut self.cursors).into_iter()
+    }
+
+    /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
+    pub(crate) fn request_pattern_checks(&mut self, selectors: &[Selector]) {
+        let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
+        self.pattern_checks = patterns
+            .map(|(index, _)| (index, WakeReason::CatchUp))
+            .collect();
+    }
+
+    /// Requests a check under one selector's own name.
+    pub(crate) fn request_pattern_check(
+        &mut self,
+        selectors: &[Selector],
+        checked: &Selector,
+        reason: WakeReason,
+    ) {
+        let Some(at) = selectors.iter().position(|selector| selector == checked) else {
+            return;
+        };
+        match self
+            .pattern_checks
+            .iter_mut()
+            .find(|(known, _)| *known == at)
+        {
+            Some(known) => known.1 = known.1.max(reason),
+            None => self.pattern_checks.push((at, reason)),
+        }
+    }
+
+    /// Counts the cursors with a busy listener among the first ones, and those with something to send.
+    pub(crate) fn busy_and_behind(&self, subscription: &Interest, now: Tick) -> (usize, usize) {
+        let some = self.cursors.values().take(STEP);
+        let busy = some.filter(|one| one.is_busy(self.reports, now, subscription));
+        (busy.count(), self.due.len() + self.delayed.len())
+    }
+
+    /// Begins to take: returns when the oldest due event was accepted, where that is known. R5: what is
+    /// owed after this wakes the stream again.
+    pub(crate) fn begin_take(&mut self, drawn: Option<u64>, now: Tick) -> Option<Tick> {
+        self.is_woken = false;
+        if self.catch_up_is_due(now) {
+            self.release_delayed();
+        }
+        if let Some(revision) = drawn.filter(|_| self.delayed.is_empty()) {
+            self.draw(revision, self.due.len());
+        }
+        let accepted_at = std::mem::take(&mut self.accepted_at);
+        (accepted_at != Tick::default()).then_some(accepted_at)
+    }
+
+    /// Draws a resume number, to be stated when `left` due cursors were sent.
+    pub(crate) fn draw(&mut self, revision: u64, left: usize) {
+        self.drawn = NonZeroU64::new(revision).map(|revision| (revision, left));
+    }
+
+    /// Ends it; returns whether nothing is left.
+    pub(crate) fn end_take(&mut self, now: Tick) -> bool {
+        if self.due.is_empty() && self.due.capacity() > STEP {
+            self.due = VecDeque::new();
+        }
+        let checks = !self.pattern_checks.is_empty() && now >= self.catch_up_at;
+        self.due.is_empty() && !checks && !self.catch_up_is_due(now)
+    }
+
+    /// Returns whether something was not taken that is owed outside of groups.
+    pub(crate) fn is_owed(&self) -> bool {
+        let due = self.due.iter().chain(&self.delayed);
+        let mut due = due.filter_map(|number| self.cursors.get(number));
+        !self.pattern_checks.is_empty() || due.any(|one| !one.is_member && one.owed.is_some())
+    }
+
+    /// Returns how many cursors have something to send.
+    pub(crate) fn due(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Takes the next cursor with something to send.
+    pub(crate) fn pop_due(&mut self) -> Option<Arc<QueueEntry>> {
+        loop {
+            let number = self.due.pop_front()?;
+            if let Some((_, left)) = &mut self.drawn {
+                *left = left.saturating_sub(1);
+            }
+            if let Some(cursor) = self.cursors.get_mut(&number) {
+                cursor.is_due = false;
+                return Some(Arc::clone(&cursor.entry));
+            }
+        }
+    }
+
+    /// There was no room for it: it comes first in the next Wake.
+    pub(crate) fn put_back(&mut self, entry: &QueueEntry) {
+        if let Some(cursor) = self.get_mut(entry) {
+            // It may have come to the list's end since.
+            cursor.is_due = true;
+            self.due.push_front(entry.number());
+            if let Some((_, left)) = &mut self.drawn {
+                *left += 1;
+            }
+        }
+    }
+
+    /// The cursor's CATCH_UP waits.
+    pub(crate) fn delay(&mut self, entry: &QueueEntry) {
+        self.delayed.push(entry.number());
+    }
+
+    /// Adds some of the cursors whose CATCH_UP waits no longer.
+    fn release_delayed(&mut self) {
+        // They were owed before it was drawn.
+        self.drawn = None;
+        for _ in 0..4 * STEP {
+            let Some(number) = self.delayed.pop() else {
+                self.delayed = Vec::new();
+                break;
+            };
+            if let Some(cursor) = self.cursors.get_mut(&number)
+                && !std::mem::replace(&mut cursor.is_due, true)
+            {
+                self.due.push_back(number);
+            }
+        }
+    }
+
+    /// Adds the selectors' own checks; returns whether all of them had room.
+    pub(crate) fn fill_checks(
+        &mut self,
+        subscription: &Interest,
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) -> bool {
+        let nothing = LastEvent::default();
+        while let Some(&(selector, reason)) = self.pattern_checks.last() {
+            let selector = &subscription.selectors[selector];
+            if !sink.push(&WakeEntry::for_pattern(selector, reason, &nothing)) {
+                return false;
+            }
+            filled.add(0, reason);
+            self.pattern_checks.pop();
+        }
+        true
+    }
+
+    /// Visits the next `most` cursors, in turn; returns the entries of those that have nothing which the
+    /// subscriber needs, or keep their entry no longer.
+    pub(crate) fn settled(
+        &mut self,
+        subscription: &Interest,
+        most: usize,
+        now: Tick,
+    ) -> Vec<Arc<QueueEntry>> {
+        let mut settled = Vec::new();
+        let mut visited = 0;
+        for (number, cursor) in self.cursors.range(self.swept_up_to..).take(most) {
+            visited += 1;
+            self.swept_up_to = number + 1;
+            let is_lapsed = cursor.is_lapsed(self.reports, now, subscription);
+            if is_lapsed || cursor.is_settled(self.reports, now, subscription) {
+                settled.push(Arc::clone(&cursor.entry));
+            }
+        }
+        if visited < most {
+            self.swept_up_to = 0;
+        }
+        settled
+    }
+
+    /// Has the cursor keep its entry no longer, if its listener's time-out is over.
+    pub(crate) fn lapse(
+        &mut self,
+        (entry, state): (&QueueEntry, &mut QueueState),
+        subscription: &Interest,
+        now: Tick,
+    ) {
+        let reports = self.reports;
+        if let Some(cursor) = self.get_mut(entry)
+            && cursor.is_lapsed(reports, now, subscription)
+        {
+            cursor.work_sent_at = Tick::NEVER;
+            self.note_held(entry, state);
+        }
+    }
+
+    /// Removes a cursor that has nothing that the subscriber needs; returns it, and the change of the load.
+    pub(crate) fn remove_settled(
+        &mut self,
+        entry: &QueueEntry,
+        subscription: &Interest,
+        now: Tick,
+    ) -> Option<(Box<Cursor>, LoadChange)> {
+        let cursor = self.get(entry)?;
+        let is_settled = cursor.is_settled(self.reports, now, subscription);
+        is_settled.then(|| self.remove(entry))?
+    }
+
+    /// Removes a cursor; returns it, and the change of the load.
+    fn remove(&mut self, entry: &QueueEntry) -> Option<(Box<Cursor>, LoadChange)> {
+        let before = self.stream_load();
+        let cursor = self.cursors.remove(&entry.number())?;
+        self.note_tasks(cursor.tasks, 0);
+        let change = LoadChange::of_tasks(cursor.tasks, 0).plus(self.load_since(before));
+        Some((cursor, change))
+    }
+
+    /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with
+    /// events that are older.
+    pub(crate) fn note_position(&mut self, entry: &Arc<QueueEntry>, state: &QueueState) {
+        if state.is_walked() && self.get(entry).is_none() && !self.closed {
+            self.insert(entry, true).taken = Some(state.counters);
+        }
+    }
+
+    /// The cursor's owed or busy state has changed: corrects the entry's number of those that hold it.
+    pub(crate) fn note_held(&mut self, entry: &QueueEntry, state: &mut QueueState) {
+        let reports = self.reports;
+        if let Some(cursor) = self.get_mut(entry) {
+            let holds = cursor.keeps_entry(reports);
+            let before = std::mem::replace(&mut cursor.holds, holds);
+            state.held = state.held + u32::from(holds) - u32::from(before);
+        }
+    }
+
+    /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
+    /// head counts as 0.
+    pub(crate) fn report(
+        &mut self,
+        subscription: &Interest,
+        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        report: &Report,
+        now: Tick,
+    ) -> Reported {
+        self.reports = true;
+        (self.woken_at, self.silence_logged) = (Tick::NEVER, false);
+        let before = self.stream_load();
+        let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
+        let Some(cursor) = self.cursors.get_mut(&entry.number()) else {
+            return Reported::default();
+        };
+        if report.number < cursor.report_number {
+            return Reported::default();
+        }
+        // The first report on a stream without a wake-up repeats one of an earlier stream.
+        let polled = report.state != ReportState::Unspecified
+            && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
+        (cursor.report_number, cursor.reported_at) = (report.number, now);
+        self.active_dequeue_tasks = report.active_dequeue_tasks;
+        self.total_dequeue_tasks = report.total_dequeue_tasks;
+        let is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
+        self.full_since = match is_full {
+            true => self.full_since.min(now),
+            false => Tick::NEVER,
+        };
+        // On a stream of several queues, a report on one says nothing about the others. There, a
+        // task may wait for an answer about another queue. So the listener is asked, at the cost of
+        // one check at most.
+        let polls =
+            report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
+        let believed = if polls {
+            entry.config.sentinel_interval * 2
+        } else {
+            Duration::ZERO
+        };
+        let told = report.state != ReportState::Unspecified;
+        subscription
+            .mailbox
+            .note_report(told.then(|| now + believed));
+        let head = state.counters.sequence;
+        let sequence = trusted_sequence(report.sequence, head);
+        let seen = (cursor.woken_sequence == Some(sequence)).then_some(cursor.woken_messages);
+        state.note_depth(report, seen, now);
+        let is_busy = match report.state {
+            ReportState::Busy => true,
+            ReportState::Drained => false,
+            ReportState::Unspecified => cursor.reported_busy,
+        };
+        match (cursor.reported_busy, is_busy) {
+            (false, true) => state.busy += 1,
+            (true, false) => state.busy = state.busy.saturating_sub(1),
+            _ => {}
+        }
+        cursor.reported_busy = is_busy;
+        let member_report = MemberReport {
+            state: report.state,
+            sequence,
+            depth: report.current_queue_depth,
+            capacity: report.capacity,
+            polled,
+        };
+        let reported = match report.state {
+            ReportState::Busy => Some(DecisionKind::Busy),
+            ReportState::Drained => Some(DecisionKind::Empty),
+            ReportState::Unspecified => None,
+        };
+        if let Some(kind) = reported {
+            entry.note(state, |_| {
+                Decision::about(subscription, kind, sequence, now)
+            });
+        }
+        match report.state {
+            ReportState::Busy => cursor.busy = true,
+            ReportState::Drained => {
+                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
+                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
+            }
+            ReportState::Unspecified => {}
+        }
+        let is_member = cursor.is_member;
+        let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
+        self.note_tasks(tasks, report.active_dequeue_tasks);
+        if told {
+            self.polls = polls;
+        }
+        self.note_busy(entry.number(), report, now);
+        self.note_held(entry, state);
+        let change = LoadChange::of_tasks(tasks, report.active_dequeue_tasks);
+        let change = change.plus(self.load_since(before));
+        let (needs_reconcile, ask_more) = state.report(subscription, is_member, member_report, now);
+        Reported {
+            needs_reconcile,
+            ask_more,
+            change,
+        }
+    }
+
+    /// Returns whether the stream is awake, and whether its listener polls.
+    pub(crate) fn stream_load(&self) -> (bool, bool) {
+        (!self.polls && self.awake_queues > 0, self.polls)
+    }
+
+    fn load_since(&self, before: (bool, bool)) -> LoadChange {
+        let after = self.stream_load();
+        LoadChange {
+            awake: i64::from(after.0) - i64::from(before.0),
+            polling: i64::from(after.1) - i64::from(before.1),
+            ..LoadChange::default()
+        }
+    }
+
+    fn note_tasks(&mut self, before: u32, after: u32) {
+        match (before, after) {
+            (0, 1..) => self.awake_queues += 1,
+            (1.., 0) => self.awake_queues -= 1,
+            _ => {}
+        }
+    }
+
+    /// A Wake has entries.
+    pub(crate) fn note_woken(&mut self, now: Tick) {
+        self.woken_at = self.woken_at.min(now);
+    }
+
+    /// Returns for how long a listener that reports has not done so after a wake-up: it hangs, or it
+    /// cannot read its queue. A busy listener reports only after its next get, and one with patterns
+    /// does not report a check under their names.
+    pub(crate) fn silent_for(&self, subscription: &Interest, now: Tick) -> Option<Duration> {
+        let silent = now.since(self.woken_at);
+        if !self.reports || silent < SILENT_FROM || subscription.has_pattern() {
+            return None;
+        }
+        let mut some = self.cursors.values().take(4 * STEP);
+        (!some.any(|cursor| cursor.reported_busy)).then_some(silent)
+    }
+
+    /// Returns the silence of a listener once, for the log.
+    pub(crate) fn take_silence(&mut self, subscription: &Interest, now: Tick) -> Option<Duration> {
+        if self.silence_logged {
+            return None;
+        }
+        let silent = self.silent_for(subscription, now);
+        let silent = silent.filter(|silent| *silent >= LOGGED_FROM)?;
+        self.silence_logged = true;
+        Some(silent)
+    }
+
+    /// Returns how long the listener has been handling the oldest of its messages.
+    pub(crate) fn busy_for(&self, now: Tick) -> Option<Duration> {
+        (self.busy_since != Tick::NEVER).then(|| now.since(self.busy_since))
+    }
+
+    /// The same, if that message is of this queue.
+    pub(crate) fn busy_with(&self, entry: &QueueEntry, now: Tick) -> Option<Duration> {
+        let busiest = self.busiest == entry.number();
+        self.busy_for(now).filter(|_| busiest)
+    }
+
+    /// Notes since when the listener handles a message of the reported queue. Without a stated time that
+    /// began with the first report.
+    fn note_busy(&mut self, at: u64, report: &Report, now: Tick) {
+        let is_busiest = self.busiest == at;
+        let since = match (report.state, report.busy_for) {
+            (ReportState::Drained, _) if is_busiest => Tick::NEVER,
+            (ReportState::Drained, _) => return,
+            (_, Some(age)) => now - age,
+            (ReportState::Busy, None) => match is_busiest {
+                true => self.busy_since.min(now),
+                false => now,
+            },
+            (_, None) => return,
+        };
+        if is_busiest || since < self.busy_since {
+            (self.busiest, self.busy_since) = (at, since);
+        }
+    }
+
+    fn catch_up_is_due(&self, now: Tick) -> bool {
+        !self.delayed.is_empty() && now >= self.catch_up_at
+    }
+
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
+    pub(crate) fn catch_up_at(&self) -> Option<Tick> {
+        let waits = !self.delayed.is_empty() || !self.pattern_checks.is_empty();
+        waits.then_some(self.catch_up_at)
+    }
+
+    /// Takes the revision that was drawn last, where all wake-ups before it were sent.
+    pub(crate) fn take_number(&mut self) -> Option<NonZeroU64> {
+        let others = self.pattern_checks.len() + self.delayed.len();
+        let taken = self.drawn.take_if(|(_, left)| *left == 0 && others == 0);
+        taken.map(|(revision, _)| revision)
+    }
+
+    /// Returns the capacities of its lists.
+    #[cfg(test)]
+    pub(crate) fn capacities(&self) -> [usize; 3] {
+        [
+            self.cursors.len(),
+            self.due.capacity(),
+            self.waiting.capacity(),
+        ]
+    }
+}
+
+impl Filled {
+    pub(crate) fn add(&mut self, notifications: u64, reason: WakeReason) {
+        self.requested.add(reason);
+        self.fewest = match self.entries {
+            0 => notifications,
+            _ => self.fewest.min(notifications),
+        };
+        self.entries += 1;
+        self.notifications = self.notifications.saturating_add(notifications);
+    }
+}
+
+/// R9: a reported sequence above the head counts as 0.
+fn trusted_sequence(sequence: u64, head: u64) -> u64 {
+    if planted!(SequenceAboveHeadAccepted) {
+        return sequence;
+    }
+    if sequence <= head { sequence } else { 0 }
+}

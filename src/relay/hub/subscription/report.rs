@@ -1,0 +1,181 @@
+//! Reports of listeners, and the end of a stream's sending.
+//!
+//! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
+//! sentinel, or show that work must go to another member.
+
+use std::sync::Arc;
+
+use super::super::{
+    core::Hub,
+    fanout::UpdateBatch,
+    inbox::Reported,
+    mailbox::{SubscriptionId, WakeBatch},
+    queue::{QueueEntry, QueueState},
+    subscription::{Admission, Subscription},
+    sync::lock,
+    timers::Timer,
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    error::{Error, ErrorKind, Result},
+    types::{Report, ReportState},
+};
+
+/// Queues that one call reconciles after a stream has sent.
+const QUEUES_PER_CALL: usize = 256;
+
+impl Hub {
+    /// Takes a listener's report.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not match,
+    /// `Exhausted` where there is no room for a timer or a cursor: its listener repeats the report.
+    pub(crate) fn report(&self, id: SubscriptionId, report: &Report, now: Tick) -> Result<()> {
+        report.check()?;
+        let found = lock(&self.subscriptions).get(&id).cloned();
+        let subscription = found.ok_or_else(unknown_subscription)?;
+        if !subscription.wants(&report.queue) {
+            let rule = format_args!(
+                "{} is matched by no selector of the subscription",
+                report.queue
+            );
+            return Err(Error::invalid("queue_name", rule));
+        }
+        self.check_report(&subscription, report)?;
+        let mut entry = self.entry(&report.queue, now)?;
+        let mut batch = WakeBatch::default();
+        let Reported {
+            needs_reconcile,
+            change,
+            ..
+        } = loop {
+            let mut guard = entry.lock_with_nodes(now);
+            if guard.is_dead {
+                drop(guard);
+                self.entries.remove(&entry);
+                entry = self.make_entry(&report.queue, now);
+                continue;
+            }
+            let state = &mut *guard;
+            if self.has_sentinel() {
+                state.guard(&entry, now);
+            }
+            self.make_cursor(&subscription, (&entry, state), report);
+            let mut inbox = subscription.lock();
+            if inbox.closed {
+                // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
+                // decided then.
+                if planted!(ReportAfterEnd) {
+                    return Ok(());
+                }
+                return Err(unknown_subscription());
+            }
+            let reported = inbox.report(&subscription, (&entry, state), report, now);
+            drop(inbox);
+            if reported.ask_more > 0 {
+                state.ask_more(&entry, reported.ask_more, now, &mut batch);
+            }
+            break reported;
+        };
+        self.change_load(change, now);
+        batch.wake();
+        // The new cursor pays for the visit of two others.
+        self.sweep(&subscription, 2, now);
+        if report.state != ReportState::Unspecified && subscription.has_pattern() {
+            self.pattern_reported(&subscription, &report.queue, now);
+        }
+        if needs_reconcile {
+            self.reconcile(Arc::clone(&entry), now, |_| {});
+        }
+        self.list_check(&entry);
+        if let Some(delay) = report.visible_in {
+            self.wake_after(entry, delay, Timer::without_notification(), now);
+        }
+        Ok(())
+    }
+
+    /// Makes the cursor of a queue that is reported. R8: the end of a busy listener sets a timer, also
+    /// beyond the limits. Another listener has none there, and its report covers nothing.
+    fn make_cursor(
+        &self,
+        subscription: &Arc<Subscription>,
+        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
+        report: &Report,
+    ) {
+        let is_busy = report.state == ReportState::Busy;
+        if let Some(group) = state.group_of(subscription)
+            && group.members.admit(entry, subscription, is_busy) == Admission::Member
+        {
+            return;
+        }
+        let mut inbox = subscription.lock();
+        if inbox.closed || inbox.get(entry).is_some() {
+            return;
+        }
+        let is_named = subscription.names(entry.address());
+        let limits = &self.shared().cursors;
+        if !limits.take(subscription, inbox.len(), is_named) {
+            if !is_busy {
+                return;
+            }
+            limits.take_beyond(subscription);
+        }
+        inbox.insert(entry, is_named);
+    }
+
+    /// Applies `change`, then runs the due work of the queue's groups and its sentinel. A forgotten queue
+    /// has none.
+    pub(in super::super) fn reconcile(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        change: impl Fn(&mut QueueState),
+    ) {
+        if entry.lock().is_dead {
+            return;
+        }
+        let mut batch = UpdateBatch::default();
+        self.update_and_reconcile(entry, now, &mut batch, |state| {
+            change(state);
+            false
+        });
+        self.finish(&mut batch);
+    }
+
+    /// A stream has sent all its messages. Queues that waited for this may assign more to it, a few
+    /// at a time. Returns `false` where other queues still wait and this call has done its share.
+    pub(in super::super) fn end_send(&self, subscription: &Subscription, now: Tick) -> bool {
+        if !subscription.mailbox.end_send() {
+            return true;
+        }
+        let mut left = match planted!(TurnsUnbounded) {
+            true => usize::MAX,
+            false => QUEUES_PER_CALL,
+        };
+        let done = loop {
+            if left == 0 {
+                break false;
+            }
+            let Some(turns) = subscription.take_turns(left) else {
+                break true;
+            };
+            // A batch whose queues are gone counts as one.
+            left -= turns.len().max(1);
+            for entry in turns {
+                self.reconcile(entry, now, |state| {
+                    if let Some(group) = state.group_of(subscription) {
+                        group.members.set_ready(subscription.id);
+                    }
+                });
+            }
+        };
+        subscription.mailbox.end_turns();
+        done
+    }
+}
+
+#[cold]
+fn unknown_subscription() -> Error {
+    let message = "subscription_id: not known here, wait for the next Welcome";
+    Error::new(ErrorKind::NotFound, message)
+}

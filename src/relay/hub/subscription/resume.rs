@@ -1,0 +1,141 @@
+//! Resuming all queues of a plain subscriber's stream by one number.
+//!
+//! A subscriber that reconnects states the newest *resume number* that its relay sent: the epoch, a
+//! *revision* of the hub, and a digest of the listener and its selectors. The queues that changed
+//! since that revision get a CATCH_UP, the others nothing.
+//!
+//! An entry notes the revision when all subscribers are marked for its newest change, under its lock;
+//! while the fan-out has some of them to mark, it counts as changed after every revision. A stream
+//! that draws a number raises the revision from C to C + 1 first, then takes its marks, and states C
+//! when what they stand for was sent. Then each change noted with C or less was sent before: its
+//! mark was set before the revision was read, so a stream that had not found the mark had raised the
+//! revision by then.
+//!
+//! Numbers are drawn only when all queues of patterns are introduced. A new entry notes the revision as well: a subscriber
+//! that was away may not know earlier counts under this name. The revisions of forgotten entries
+//! are kept as one number (`Hub::forgotten_at`). For those, a pattern's subscriber gets a CATCH_UP
+//! under the pattern's own name, because there is no entry.
+//!
+//! A wake-up that was taken for a stream and did not arrive is newer than the number that its
+//! subscriber states, so the queue has changed. The subscriber takes a number only when the
+//! application has all wake-ups before it.
+//!
+//! A notification reads the revision once and never writes it. Groups need no number: a member's
+//! queues follow the group's cursor.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    num::NonZeroU64,
+};
+
+use super::super::{core::Hub, counters::Epoch, sync::Ordering};
+use crate::{
+    base::fault::planted,
+    types::{ListenerId, ResumeNumber, Selector, SubscribeOptions},
+};
+
+/// The content of a resume number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ResumePoint {
+    pub(crate) epoch: Epoch,
+    /// The subscriber has all changes up to this one.
+    pub(crate) revision: NonZeroU64,
+    /// A hash of the listener and its selectors: the number is valid for these only.
+    pub(crate) digest: u64,
+}
+
+/// The use of the number that a subscriber states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resumption {
+    /// None is stated, or one that is not valid here.
+    Nothing,
+    /// The number is of another epoch: many subscribers may come from the same relay.
+    OtherEpoch,
+    /// The subscriber has all changes up to this revision.
+    Since(u64),
+}
+
+/// Bytes of the epoch, the revision and the digest.
+const EPOCH: usize = 16;
+const NUMBER: usize = 8;
+
+impl ResumePoint {
+    pub(crate) fn number(self) -> ResumeNumber {
+        let mut number = Vec::with_capacity(EPOCH + 2 * NUMBER);
+        number.extend_from_slice(&self.epoch.0.to_le_bytes());
+        number.extend_from_slice(&self.revision.get().to_le_bytes());
+        number.extend_from_slice(&self.digest.to_le_bytes());
+        ResumeNumber(number.into())
+    }
+
+    /// Reads a number; `None` where no relay has written it.
+    pub(crate) fn read(number: &ResumeNumber) -> Option<Self> {
+        let (epoch, rest) = number.0.split_first_chunk::<EPOCH>()?;
+        let (revision, rest) = rest.split_first_chunk::<NUMBER>()?;
+        let digest: [u8; NUMBER] = rest.try_into().ok()?;
+        Some(Self {
+            epoch: Epoch(u128::from_le_bytes(*epoch)),
+            revision: NonZeroU64::new(u64::from_le_bytes(*revision))?,
+            digest: u64::from_le_bytes(digest),
+        })
+    }
+}
+
+impl Hub {
+    /// Reads the number that a subscriber with this digest states.
+    pub(in super::super) fn resumption(
+        &self,
+        options: &SubscribeOptions,
+        digest: u64,
+    ) -> Resumption {
+        let point = match ResumePoint::read(&options.resume) {
+            Some(point) if options.group.is_none() => point,
+            _ => return Resumption::Nothing,
+        };
+        let revision = point.revision.get();
+        if point.epoch != self.config.epoch {
+            return match planted!(ForeignEpochAccepted) {
+                true => Resumption::Since(revision),
+                false => Resumption::OtherEpoch,
+            };
+        }
+        let known = revision < self.fanout.revision.load(Ordering::Relaxed);
+        match known && point.digest == digest {
+            true => Resumption::Since(revision),
+            false => Resumption::Nothing,
+        }
+    }
+
+    /// Returns whether an entry was forgotten that changed after this revision.
+    pub(in super::super) fn forgot_since(&self, revision: u64) -> bool {
+        if planted!(ResumePastForgotten) {
+            return false;
+        }
+        self.forgotten_at.load(Ordering::Acquire) > revision
+    }
+}
+
+impl Resumption {
+    /// Returns the revision up to which the subscriber has all changes.
+    pub(crate) fn since(self) -> Option<u64> {
+        match self {
+            Self::Since(revision) => Some(revision),
+            Self::Nothing | Self::OtherEpoch => None,
+        }
+    }
+}
+
+/// Returns the digest of a listener and its selectors, independent of their order. It is keyed with
+/// the hub's seed: a hub that lost its memory and kept its epoch accepts no number of the one
+/// before.
+pub(crate) fn digest(seed: u64, listener: &ListenerId, selectors: &[Selector]) -> u64 {
+    let listener = hashed(&(seed, listener));
+    let selectors = selectors.iter().map(|one| hashed(&(seed, listener, one)));
+    selectors.fold(listener, u64::wrapping_add)
+}
+
+fn hashed(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,283 @@
+//! The messages of one stream: Welcome, wakes, heartbeats, Goodbye.
+//!
+//! A state machine that is polled only when its stream is ready to send, so nothing queues up
+//! behind a slow reader. A silent stream gets a heartbeat only when nothing is pending (R6: a
+//! heartbeat proves that). A stream that always has a Wake to send gets one in each interval as well:
+//! a resume number is drawn, and stated when all that was pending then is sent.
+//! After a large Wake the stream is throttled for a few milliseconds. Its listener has enough to
+//! do, and in a burst most of the relay's and the listener's work would be wake-ups without new
+//! information.
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+#[cfg(test)]
+use super::super::wake_builder::WakeBuilder;
+use super::super::{core::Hub, inbox::Filled, subscription::Subscription, wake_builder::WakeSink};
+use crate::{
+    base::clock::Tick,
+    types::{
+        Drain, ResumeNumber, StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions,
+        Welcome,
+    },
+};
+
+/// Settings that all streams of a relay share.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamConfig {
+    pub(crate) relay_id: Arc<str>,
+    pub(crate) epoch: Arc<str>,
+    pub(crate) version: Arc<str>,
+    /// A stream ends by itself at this age, give or take a tenth. That is long enough to cost
+    /// nothing, and short enough that connections spread over relays again after one was away.
+    pub(crate) max_age: Duration,
+    /// The stream is throttled after a Wake with at least this many notifications for each of its
+    /// queues, where no entry is left.
+    pub(crate) throttle_from: u64,
+}
+
+impl StreamConfig {
+    /// A listener with this many messages in each queue loses nothing by a short pause.
+    pub(crate) const THROTTLE_FROM: u64 = 16;
+}
+
+/// The messages of one stream.
+#[derive(Debug)]
+pub(crate) struct SubscriberStream {
+    hub: Arc<Hub>,
+    subscription: Arc<Subscription>,
+    /// Boxed: it is dropped after the first message, and unboxed its room would stay.
+    welcome: Option<Box<Welcome>>,
+    /// The newest Welcome or Heartbeat said so.
+    degraded: bool,
+    lifecycle: StreamLifecycle,
+    /// When the newest resume number was drawn.
+    drawn_at: Tick,
+    /// After a large Wake, no message is sent before this time.
+    throttled_until: Tick,
+    /// Wakes since no entry was left.
+    consecutive_wakes: u32,
+    throttle_from: u64,
+}
+
+/// A message of a stream, with Wakes in the form of `W`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum StreamMessage<W> {
+    Event(SubscribeEvent),
+    Wake(W),
+}
+
+/// After a large Wake the stream is throttled for this long: 200 wakes a second at most.
+const THROTTLE: Duration = Duration::from_millis(5);
+/// After this many Wakes in a row, a stream pauses after each further one. So 4,096 queues are sent
+/// without a pause, and a pattern of a million queues does not keep a core for seconds.
+const UNPACED: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Cursors that are visited to drop settled ones, at a heartbeat and beside a Wake.
+const SWEPT: usize = 1024;
+const SWEPT_BESIDE: usize = 8;
+/// The most heartbeats in which all cursors are visited.
+const SWEEPS: usize = 64;
+
+impl SubscriberStream {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        subscription: Arc<Subscription>,
+        options: &SubscribeOptions,
+        config: &StreamConfig,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        let lifecycle = StreamLifecycle::new(options.heartbeat, config.max_age, now, rng);
+        let id = subscription.id.0;
+        let welcome = Welcome {
+            relay_id: Arc::clone(&config.relay_id),
+            epoch: Arc::clone(&config.epoch),
+            subscription_id: format!("{}/{id:032x}", config.relay_id).into(),
+            heartbeat: lifecycle.heartbeat,
+            degraded: false,
+            version: Arc::clone(&config.version),
+        };
+        Self {
+            hub,
+            subscription,
+            welcome: Some(Box::new(welcome)),
+            degraded: false,
+            lifecycle,
+            drawn_at: now,
+            throttled_until: now,
+            consecutive_wakes: 0,
+            throttle_from: config.throttle_from,
+        }
+    }
+
+    /// Returns what to send next, a Wake in the sink; `drain` while the relay shuts down.
+    pub(crate) fn next_into(
+        &mut self,
+        now: Tick,
+        drain: Option<Drain>,
+        waker: &Waker,
+        sink: &mut impl WakeSink,
+    ) -> StreamAction<StreamMessage<Filled>> {
+        let next = self.next_action(now, drain, waker, sink);
+        match next {
+            // At the next call its transport has taken the last message; with `Wait`, all of them.
+            StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
+                return StreamAction::Yield;
+            }
+            StreamAction::Send(_) => self.subscription.begin_send(),
+            StreamAction::Wait(_) | StreamAction::Yield | StreamAction::End => {}
+        }
+        next
+    }
+
+    /// The same with a Wake as values, and without `Yield`.
+    #[cfg(test)]
+    pub(crate) fn next(
+        &mut self,
+        now: Tick,
+        drain: Option<Drain>,
+        waker: &Waker,
+    ) -> StreamAction<SubscribeEvent> {
+        loop {
+            let mut sink = WakeBuilder::new();
+            return match self.next_into(now, drain, waker, &mut sink) {
+                StreamAction::Send(message) => StreamAction::Send(message.into_event(sink)),
+                StreamAction::Yield => continue,
+                StreamAction::Wait(at) => StreamAction::Wait(at),
+                StreamAction::End => StreamAction::End,
+            };
+        }
+    }
+
+    fn next_action(
+        &mut self,
+        now: Tick,
+        drain: Option<Drain>,
+        waker: &Waker,
+        sink: &mut impl WakeSink,
+    ) -> StreamAction<StreamMessage<Filled>> {
+        if self.lifecycle.ended {
+            return StreamAction::End;
+        }
+        if let Some(mut welcome) = self.welcome.take() {
+            self.lifecycle.sent_at = now;
+            self.degraded = self.hub.is_degraded(now);
+            welcome.degraded = self.degraded;
+            return event(SubscribeEvent::Welcome(*welcome));
+        }
+        if let Some(goodbye) = self.lifecycle.goodbye(now, drain) {
+            return event(SubscribeEvent::Goodbye(goodbye));
+        }
+        // C9: told also to a stream that always has a Wake to send. The listener polls from now on, so
+        // this heartbeat need not prove that nothing is pending (R6).
+        if !self.degraded && self.hub.is_degraded(now) {
+            self.degraded = true;
+            return event(SubscribeEvent::Heartbeat {
+                degraded: true,
+                resume: ResumeNumber::default(),
+            });
+        }
+        self.subscription.register(waker);
+        if now < self.throttled_until {
+            return StreamAction::Wait(self.throttled_until);
+        }
+        let introduced = self.hub.introduce_some(&self.subscription, now);
+        // C9: the end of `degraded` is told at once as well.
+        let degraded = self.hub.is_degraded(now);
+        let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
+        // Before the next Wake: a stream that always has one to send gets its number, too.
+        if !silent && let Some(resume) = self.subscription.take_resume() {
+            return self.heartbeat(degraded, resume, now);
+        }
+        if silent {
+            self.subscription.end_spread(now);
+        }
+        // The queues that are not introduced may have changed before.
+        let draws =
+            introduced && self.subscription.group.is_none() && (silent || now >= self.drawing_at());
+        if draws {
+            self.drawn_at = now;
+        }
+        let revision = draws.then_some(&self.hub.fanout.revision);
+        let filled = self.subscription.fill(now, revision, sink);
+        if filled.entries > 0 {
+            self.hub.load.note_sent(filled.requested);
+            self.lifecycle.sent_at = now;
+            let complete = introduced && filled.complete;
+            self.consecutive_wakes = if complete {
+                0
+            } else {
+                self.consecutive_wakes.saturating_add(1)
+            };
+            if self.consecutive_wakes >= UNPACED {
+                self.throttled_until = now + PAUSE;
+            }
+            // Where one of the queues has few messages, a listener may only wait for its next ones.
+            if filled.complete && filled.fewest >= self.throttle_from {
+                self.throttled_until = now + THROTTLE;
+            }
+            // Each new cursor pays for the visit of two others.
+            let most = 2 * filled.entries + SWEPT_BESIDE;
+            self.hub.sweep(&self.subscription, most, now);
+            return StreamAction::Send(StreamMessage::Wake(filled));
+        }
+        if !introduced || !filled.complete {
+            return StreamAction::Yield;
+        }
+        if silent || draws {
+            let most = SWEPT.max(self.subscription.lock().len() / SWEEPS);
+            self.hub.sweep(&self.subscription, most, now);
+            let resume = self.subscription.take_resume().unwrap_or_default();
+            return self.heartbeat(degraded, resume, now);
+        }
+        let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
+        let heartbeat = self.drawing_at().min(self.lifecycle.heartbeat_at());
+        StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at).min(catch_up))
+    }
+
+    /// Returns when the next resume number is drawn at the latest. A member has none: its queues
+    /// follow the group's cursor.
+    fn drawing_at(&self) -> Tick {
+        match self.subscription.group {
+            Some(_) => Tick::NEVER,
+            None => self.drawn_at + self.lifecycle.heartbeat,
+        }
+    }
+
+    fn heartbeat(
+        &mut self,
+        degraded: bool,
+        resume: ResumeNumber,
+        now: Tick,
+    ) -> StreamAction<StreamMessage<Filled>> {
+        (self.lifecycle.sent_at, self.degraded) = (now, degraded);
+        event(SubscribeEvent::Heartbeat { degraded, resume })
+    }
+
+    /// The listener did not answer in time.
+    pub(crate) fn note_lost(&self, now: Tick) {
+        self.hub.note_lost(&self.subscription, now);
+    }
+
+    /// Ends the subscription when its stream ends for any reason.
+    pub(crate) fn close(&mut self, now: Tick) {
+        self.lifecycle.ended = true;
+        self.hub.unsubscribe(&self.subscription, now);
+    }
+}
+
+fn event(event: SubscribeEvent) -> StreamAction<StreamMessage<Filled>> {
+    StreamAction::Send(StreamMessage::Event(event))
+}
+
+#[cfg(test)]
+impl StreamMessage<Filled> {
+    /// Returns the event, or the Wake in the sink.
+    pub(crate) fn into_event(self, sink: WakeBuilder) -> SubscribeEvent {
+        match self {
+            Self::Event(event) => event,
+            Self::Wake(_) => SubscribeEvent::Wake(sink.work),
+        }
+    }
+}

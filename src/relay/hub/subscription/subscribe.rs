@@ -1,0 +1,617 @@
+//! Opens and ends subscriptions.
+//!
+//! R4: register first, then take the snapshot: a subscription is in its queues' lists and in its
+//! patterns' nodes before it reads their counters, and a new entry is in the map before it looks for
+//! its nodes. So neither can miss the other.
+//!
+//! The queues that a subscription names are registered in the one call. The known queues of its
+//! patterns are *introduced* in steps, between the stream's messages: those that changed since the
+//! subscriber was told get a CATCH_UP, up to a limit. In a group the first member of a pattern does
+//! this; the next ones take up what waits for a member. The fan-out's task detaches what a closed stream
+//! leaves.
+
+use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
+
+use super::super::{
+    config::CoordinatorConfig,
+    core::{Detaching, Hub},
+    cursor::CursorPool,
+    decisions::{Decision, DecisionKind},
+    interest::Interest,
+    load::LoadChange,
+    mailbox::{SubscriptionId, WakeBatch},
+    pattern::PatternNode,
+    queue::{EntryBits, QueueEntry, QueueState},
+    resume::Resumption,
+    subscription::{Owed, Subscription},
+    sync::lock,
+    timers::Timer,
+};
+use crate::{
+    base::{backoff::jitter, clock::Tick, fault::planted},
+    error::{Error, ErrorKind, Result},
+    types::{GroupName, QueueAddress, Selector, SubscribeOptions},
+};
+
+/// The queues of a subscription's patterns that were not introduced yet.
+pub(crate) struct Introduction {
+    /// The nodes that are still to be walked, and the last queue of the present walk.
+    nodes: Vec<Arc<PatternNode>>,
+    walked: Option<QueueAddress>,
+    /// The subscriber has all changes up to this revision.
+    resumed: Option<u64>,
+    /// The queues with a CATCH_UP so far.
+    named: usize,
+    /// The nodes whose waiting queues are still to be visited, each with the number of the last one.
+    waiting: Vec<(Arc<PatternNode>, Option<u64>)>,
+}
+
+/// The queues that one step visits: some hundred microseconds.
+const STEP: usize = 256;
+/// Steps that a call runs at once. They suffice for most subscriptions.
+const FIRST: usize = 2;
+/// The most queues of its patterns that a new subscription is told by name. Where there are more, it
+/// checks all queues of the pattern that it knows.
+const NAMED: usize = 1024;
+/// The delay of a busy listener's queue beyond its visibility time-out, after which its messages
+/// are certainly visible again (R8: a busy listener's end sets a timer).
+const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
+/// A new stream with at least this many queues gets its overdue checks spread, by this much for
+/// each queue.
+const SPREAD_FROM: usize = 64;
+const SPREAD: Duration = Duration::from_millis(1);
+
+impl Hub {
+    /// As [`Hub::subscribe_in`], without a pool.
+    #[cfg(test)]
+    pub(crate) fn subscribe(
+        &self,
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Arc<Subscription>> {
+        self.subscribe_in(None, id, options, now, rng)
+    }
+
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. [`Hub::introduce_some`]
+    /// introduces the queues of its patterns. Its cursors count in the pool as well.
+    ///
+    /// # Errors
+    /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
+    /// nothing was registered then.
+    pub(crate) fn subscribe_in(
+        &self,
+        pool: Option<Arc<CursorPool>>,
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Arc<Subscription>> {
+        options.check()?;
+        let life = (self.config.epoch, self.config.seed);
+        let interest = Interest::new(id, options, life, now).in_pool(pool);
+        let subscription = Arc::new(Subscription::new(interest));
+        let entries = self.admit(&subscription, now)?;
+        let resumption = self.resumption(options, subscription.digest);
+        let resumed = resumption.since();
+        if resumption == Resumption::OtherEpoch {
+            let spread = jitter(self.config.catch_up_spread, rng);
+            subscription.lock().catch_up_at = now + spread;
+        }
+        self.change_load(LoadChange::of_pairs(subscription.pairs()), now);
+        lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
+        self.note_found(&options.listener_id, now);
+        let mut batch = WakeBatch::default();
+        for entry in entries {
+            self.join_named(&subscription, entry, resumed, now, &mut batch);
+        }
+        if subscription.has_pattern() {
+            self.join_patterns(&subscription, resumed, now);
+        }
+        Ok(subscription)
+    }
+
+    fn join_patterns(&self, subscription: &Arc<Subscription>, resumed: Option<u64>, now: Tick) {
+        // One member checks for a new group: `join_pattern_checks` requests that. For a subscriber that
+        // resumes, the introduction decides this at its end.
+        if subscription.group.is_none() && resumed.is_none() {
+            let mut inbox = subscription.lock();
+            inbox.request_pattern_checks(&subscription.selectors);
+        }
+        // R4: in the nodes before the map is walked.
+        let joined = self.shared().patterns.join(subscription);
+        self.join_pattern_checks(subscription, &joined, now);
+        let mut waiting = Vec::new();
+        if subscription.group.is_some() && !planted!(MemberUnnoticed) {
+            waiting.extend(joined.iter().map(|node| (Arc::clone(node), None)));
+        }
+        *lock(&subscription.introduction) = Some(Box::new(Introduction {
+            nodes: joined
+                .into_iter()
+                .filter(|node| !node.is_introduced())
+                .collect(),
+            walked: None,
+            resumed,
+            named: 0,
+            waiting,
+        }));
+        for _ in 0..FIRST {
+            if self.introduce_some(subscription, now) {
+                break;
+            }
+        }
+        self.fire_pattern_checks(now);
+    }
+
+    /// Registers a subscription at a queue that it names.
+    fn join_named(
+        &self,
+        subscription: &Arc<Subscription>,
+        mut entry: Arc<QueueEntry>,
+        resumed: Option<u64>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        let spread = match subscription.selectors.len() {
+            0..SPREAD_FROM => Duration::ZERO,
+            many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
+        };
+        let mut guard = loop {
+            let state = entry.lock_with_nodes(now);
+            if !state.is_dead {
+                break state;
+            }
+            drop(state);
+            self.entries.remove(&entry);
+            entry = self.make_entry(entry.address(), now);
+        };
+        let state = &mut *guard;
+        if let Some(group) = &subscription.group
+            && state.has_room(&entry.config, group)
+        {
+            state.join(&entry, group, subscription, (now, spread));
+        } else {
+            // A member that the queue has no room for is woken as a subscriber without a group; it
+            // resumes by no number.
+            state.start_sentinel(&entry, now, spread);
+            state.outside.named.insert(subscription);
+            state.told = 0;
+            subscription.lock().note_position(&entry, state);
+            let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
+            if !is_told {
+                subscription.owe(&entry, state, Owed::CatchUp, batch);
+            }
+        }
+        note_joined(subscription, &entry, state, now);
+        drop(guard);
+        if subscription.group.is_some() || self.has_sentinel() {
+            self.reconcile(entry, now, |_| {});
+        }
+    }
+
+    pub(in super::super) fn has_sentinel(&self) -> bool {
+        !self.config.coordinator.sentinel_interval.is_zero()
+    }
+
+    /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
+    pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
+        let Some(mut introduction) = lock(&subscription.introduction).take() else {
+            return true;
+        };
+        let mut left = STEP;
+        let mut batch = WakeBatch::default();
+        while left > 0
+            && let Some((node, after)) = introduction.waiting.last_mut()
+        {
+            let some = node.waiting_after(*after, left);
+            left -= some.len();
+            match some.last() {
+                Some(last) => *after = Some(last.number()),
+                None => _ = introduction.waiting.pop(),
+            }
+            for entry in some {
+                self.reconcile(entry, now, QueueState::look_again);
+            }
+        }
+        while left > 0 {
+            let Some(node) = introduction.nodes.last().cloned() else {
+                break;
+            };
+            let ends = !self.introduce(
+                subscription,
+                &mut introduction,
+                &node,
+                &mut left,
+                now,
+                &mut batch,
+            );
+            if ends {
+                if node.group.is_some() {
+                    node.set_introduced();
+                }
+                introduction.nodes.pop();
+                introduction.walked = None;
+            }
+        }
+        let done = left > 0;
+        if done {
+            // Decided when all queues of the map are introduced: each queue that is forgotten from now
+            // on is told as forgotten.
+            let since = introduction.resumed;
+            let lacks =
+                since.is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since));
+            if lacks {
+                let mut inbox = subscription.lock();
+                inbox.request_pattern_checks(&subscription.selectors);
+            }
+        } else {
+            *lock(&subscription.introduction) = Some(introduction);
+        }
+        done
+    }
+
+    /// Introduces a pattern's next queues in the map; returns whether there may be more.
+    fn introduce(
+        &self,
+        subscription: &Arc<Subscription>,
+        introduction: &mut Introduction,
+        node: &PatternNode,
+        left: &mut usize,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let (limit, beginning) = (*left, node.selector.beginning());
+        let from = match introduction.walked.as_ref() {
+            Some(after) => Bound::Excluded(after.borrow()),
+            None => Bound::Included(beginning),
+        };
+        let entries = self.entries.range(from, limit);
+        let more = entries.len() == limit;
+        for entry in entries {
+            *left -= 1;
+            let text: &str = entry.address().borrow();
+            if !text.starts_with(beginning) {
+                return false;
+            }
+            introduction.walked = Some(entry.address().clone());
+            if !node.selector.matches(entry.address()) {
+                continue;
+            }
+            if introduction.named >= NAMED {
+                // The others are checked under the pattern's own name. A member checks them already.
+                node.set_needed();
+                if subscription.group.is_none() {
+                    let reason = crate::types::WakeReason::CatchUp;
+                    subscription.request_pattern_check(&node.selector, reason, batch);
+                }
+                return false;
+            }
+            self.introduce_one(subscription, introduction, entry, now, batch);
+        }
+        more
+    }
+
+    fn introduce_one(
+        &self,
+        subscription: &Arc<Subscription>,
+        introduction: &mut Introduction,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        let mut guard = entry.lock_with_nodes(now);
+        let state = &mut *guard;
+        // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
+        if state.is_dead || subscription.names(entry.address()) {
+            return;
+        }
+        state.start_sentinel(&entry, now, Duration::ZERO);
+        let is_told = match &subscription.group {
+            Some(_) => {
+                let group = state.group_of(subscription);
+                group.is_none_or(|group| !group.request_first_check())
+            }
+            None => {
+                let since = introduction.resumed;
+                since.is_some_and(|revision| state.changed_at <= revision)
+            }
+        };
+        if !is_told || subscription.group.is_some() {
+            introduction.named += 1;
+        }
+        if !is_told && subscription.group.is_none() {
+            subscription.owe(&entry, state, Owed::CatchUp, batch);
+        }
+        state.told = 0;
+        note_joined(subscription, &entry, state, now);
+        drop(guard);
+        if subscription.group.is_some() || self.has_sentinel() {
+            self.reconcile(entry, now, QueueState::look_again);
+        }
+    }
+
+    /// Makes the entries of the queues that the subscription names, and counts them in the limits.
+    ///
+    /// # Errors
+    /// `Exhausted` where a limit is reached; nothing was made then.
+    fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Vec<Arc<QueueEntry>>> {
+        let exact = subscription.selectors.iter();
+        let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
+        let limits = &self.shared().cursors;
+        let (count, limit) = (exact.len() as u64, limits.most_per_stream);
+        if exact.len() > limit {
+            return Err(too_many_cursors("a stream", limit));
+        }
+        if !limits.take_below(subscription, count, limits.most) {
+            return Err(self.too_many_cursors(subscription, exact.len()));
+        }
+        let made = self.make_named(&exact, subscription.group.as_ref(), now);
+        if made.is_err() {
+            limits.give_back(subscription, count);
+        }
+        made
+    }
+
+    fn make_named(
+        &self,
+        exact: &[QueueAddress],
+        group: Option<&GroupName>,
+        now: Tick,
+    ) -> Result<Vec<Arc<QueueEntry>>> {
+        let mut missing = Vec::new();
+        let mut new_groups = 0;
+        for address in exact {
+            let entry = self.entries.get(address);
+            if let Some(group) = group {
+                new_groups += self.check_group(address, entry.as_ref(), (group, new_groups))?;
+            }
+            if entry.is_none() {
+                missing.push(address);
+            }
+        }
+        if !missing.is_empty() {
+            // Under this lock no queue is made for another request.
+            let mut eviction = lock(&self.eviction);
+            missing.retain(|address| self.entries.get(address).is_none());
+            let own = || exact.iter().collect::<HashSet<_>>();
+            self.make_room(&mut eviction, &missing, own, now)?;
+            missing
+                .iter()
+                .for_each(|address| _ = self.make_entry(address, now));
+        }
+        let entries = exact.iter().map(|address| self.make_entry(address, now));
+        Ok(entries.collect())
+    }
+
+    /// Returns the groups that joining this one makes, 0 or 1, where the request makes `new` before
+    /// it. Where other groups take the room before this one joins, it is not made.
+    fn check_group(
+        &self,
+        address: &QueueAddress,
+        entry: Option<&Arc<QueueEntry>>,
+        (group, new): (&GroupName, u64),
+    ) -> Result<u64> {
+        let config = &self.coordinator_config;
+        let state = entry.map(|entry| entry.lock());
+        let coordinator = state.as_ref().and_then(|state| state.coordinator.as_ref());
+        if coordinator.is_some_and(|coordinator| coordinator.knows(group)) {
+            return Ok(0);
+        }
+        let is_full = !config.has_room(new);
+        let has_room = coordinator.is_none_or(|coordinator| coordinator.has_room(group));
+        if has_room && !is_full {
+            return Ok(1);
+        }
+        let message = match is_full {
+            true => format!(
+                "group: the limit of {} groups of this relay is reached",
+                config.max_groups
+            ),
+            false => format!(
+                "group: the limit of {} groups of `{address}` is reached",
+                config.max_groups_per_queue
+            ),
+        };
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    /// Names the limit that left no room for this many named queues.
+    fn too_many_cursors(&self, subscription: &Subscription, named: usize) -> Error {
+        match &subscription.pool {
+            Some(pool) if pool.taken() + named as u64 > pool.limit() => too_many_cursors(
+                "a principal",
+                usize::try_from(pool.limit()).unwrap_or(usize::MAX),
+            ),
+            _ => too_many_cursors("this relay", self.shared().cursors.most),
+        }
+    }
+
+    /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
+    /// the listener's messages are visible again.
+    pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
+        lock(&self.detaching).at_work += 1;
+        lock(&self.subscriptions).remove(&subscription.id);
+        subscription.mailbox.close();
+        *lock(&subscription.introduction) = None;
+        let mut inbox = subscription.lock();
+        let reports = inbox.reports;
+        let (was_awake, polled) = inbox.stream_load();
+        let was_open = !inbox.closed;
+        // What it was owed outside of its group is owed to another one.
+        let is_owed = subscription.group.is_some() && inbox.is_owed();
+        let mut detaching = Detaching {
+            subscription: Arc::clone(subscription),
+            cursors: inbox.close(),
+            reports,
+            closed_at: now,
+        };
+        drop(inbox);
+        if was_open {
+            let change = LoadChange {
+                pairs: -subscription.pairs(),
+                awake: -i64::from(was_awake),
+                polling: -i64::from(polled),
+                ..LoadChange::default()
+            };
+            self.change_load(change, now);
+            self.leave_named(subscription, now);
+        }
+        if subscription.has_pattern() {
+            self.shared().patterns.leave(subscription);
+            self.leave_pattern_checks(subscription, is_owed, now);
+        }
+        let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
+        lock(&self.detaching).put_back((!done).then_some(detaching));
+        if !done {
+            self.fanout.waker.wake();
+        }
+    }
+
+    /// Removes the subscription from the lists of the queues that it names.
+    fn leave_named(&self, subscription: &Arc<Subscription>, now: Tick) {
+        let mut count = 0;
+        for address in subscription
+            .selectors
+            .iter()
+            .filter_map(Selector::as_address)
+        {
+            count += 1;
+            let Some(entry) = self.entries.get(&address) else {
+                continue;
+            };
+            let mut state = entry.lock();
+            let needs_reconcile = if state.outside.named.contains(subscription.id) {
+                state.remove_subscriber(subscription.id, now)
+            } else if let Some(group) = state.group_of(subscription)
+                && group.members.leave_named(subscription)
+            {
+                state.note_left(now);
+                true
+            } else {
+                continue;
+            };
+            entry.note(&mut state, |sequence| {
+                Decision::about(subscription, DecisionKind::Left, sequence, now)
+            });
+            drop(state);
+            if needs_reconcile {
+                self.reconcile(entry, now, |_| {});
+            }
+        }
+        self.shared().cursors.give_back(subscription, count);
+    }
+
+    /// Detaches some cursors of closed subscriptions; returns whether there are more.
+    pub(crate) fn detach_some(&self, now: Tick) -> bool {
+        let Some(mut detaching) = lock(&self.detaching).take() else {
+            return false;
+        };
+        let done = self.detach_next(&mut detaching, now);
+        lock(&self.detaching).put_back((!done).then_some(detaching))
+    }
+
+    /// Detaches the next cursors; returns whether all are detached.
+    fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
+        let subscription = Arc::clone(&detaching.subscription);
+        let mut change = LoadChange::default();
+        for (_, cursor) in detaching.cursors.by_ref().take(STEP) {
+            if !cursor.is_named {
+                self.shared().cursors.give_back(&subscription, 1);
+            }
+            change = change.plus(LoadChange::of_tasks(cursor.tasks, 0));
+            let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
+            let mut state = cursor.entry.lock();
+            state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
+            state.held -= u32::from(cursor.holds);
+            let needs_reconcile = match cursor.is_member {
+                true => {
+                    if let Some(group) = state.group_of(&subscription) {
+                        group.leave(subscription.id, busy, now);
+                    }
+                    state.note_left(now);
+                    true
+                }
+                false => state.subscriber_left(subscription.id, now),
+            };
+            drop(state);
+            if needs_reconcile || busy {
+                // R16: redelivered at once, and by a timer when its messages are visible again.
+                self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
+            }
+            if busy && !planted!(NoTimerForBusy) {
+                let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
+                self.wake_after(
+                    cursor.entry,
+                    end.since(now),
+                    Timer::without_notification(),
+                    now,
+                );
+            }
+        }
+        self.change_load(change, now);
+        detaching.cursors.len() == 0
+    }
+
+    /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
+    pub(in super::super) fn sweep(&self, subscription: &Arc<Subscription>, most: usize, now: Tick) {
+        let settled = subscription.lock().settled(subscription, most, now);
+        for entry in settled {
+            let mut state = entry.lock();
+            if state.is_walked() {
+                continue;
+            }
+            let mut inbox = subscription.lock();
+            inbox.lapse((&entry, &mut state), subscription, now);
+            let group = state.group_of(subscription);
+            if group.is_some_and(|group| !group.is_settled(subscription.id)) {
+                continue;
+            }
+            if let Some((cursor, change)) = inbox.remove_settled(&entry, subscription, now) {
+                state.held -= u32::from(cursor.holds);
+                if let Some(group) = state.group_of(subscription) {
+                    group.forget(subscription.id);
+                }
+                self.change_load(change, now);
+                if !cursor.is_named {
+                    self.shared().cursors.give_back(subscription, 1);
+                }
+            }
+        }
+    }
+}
+
+impl QueueState {
+    /// Members have joined or left: the groups are looked at again.
+    fn look_again(&mut self) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.needs_reconcile = true;
+        }
+    }
+
+    fn note_left(&mut self, now: Tick) {
+        self.left_at = now;
+        self.look_again();
+    }
+
+    /// Returns whether the queue and the relay have room for this group.
+    pub(crate) fn has_room(&self, config: &CoordinatorConfig, group: &GroupName) -> bool {
+        match &self.coordinator {
+            Some(coordinator) => coordinator.has_room(group),
+            None => config.has_room(0),
+        }
+    }
+}
+
+fn note_joined(subscription: &Interest, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
+    state.bits.remove(EntryBits::UNSERVED);
+    entry.note(state, |sequence| {
+        Decision::about(subscription, DecisionKind::Joined, sequence, now)
+    });
+}
+
+#[cold]
+fn too_many_cursors(of: &str, limit: usize) -> Error {
+    let message = format!("selectors: the limit of {limit} subscribed queues of {of} is reached");
+    Error::new(ErrorKind::Exhausted, message)
+}

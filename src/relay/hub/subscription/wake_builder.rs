@@ -1,0 +1,148 @@
+//! One Wake: its entries, and the room left in it (R1: a Wake is bounded. One too large for a stock
+//! client fails; the client reconnects and gets the same Wake, for ever).
+//!
+//! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
+//! this process, as encoded bytes for the network. The hub knows neither form.
+
+use super::super::counters::{Counters, Delta};
+use crate::{
+    base::fault::planted,
+    types::{LastEvent, Limits, QueueAddress, Selector, WakeReason, WorkDetected},
+};
+
+/// The queue or pattern of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Target<'a> {
+    Queue(&'a QueueAddress),
+    /// A pattern's own name: the listener checks all matching queues that it knows.
+    Pattern(&'a Selector),
+}
+
+/// One entry, before it is written. It borrows from the queue's entry, under its lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WakeEntry<'a> {
+    pub(crate) target: Target<'a>,
+    pub(crate) reason: WakeReason,
+    pub(crate) delta: Delta,
+    pub(crate) sequence: u64,
+    /// Details of the newest event.
+    pub(crate) last_event: &'a LastEvent,
+}
+
+/// The encoding of a queue's newest entry, shared by all subscribers at the same position.
+#[derive(Debug)]
+pub(crate) struct EncodedEntry {
+    pub(crate) from: Counters,
+    pub(crate) sequence: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The encoding of a queue's newest wake-up entry, where several subscribers may get it.
+#[derive(Default)]
+pub(crate) struct EncodingCache(Option<Box<EncodedEntry>>);
+
+/// Takes the entries of one Wake.
+pub(crate) trait WakeSink {
+    /// States the most entries that follow.
+    fn expect(&mut self, entries: usize) {
+        _ = entries;
+    }
+
+    /// Appends an entry; `false` where it does not fit, and then nothing was appended. An empty
+    /// Wake accepts any entry, because its texts have limits.
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool;
+
+    /// Appends an entry. `encoded` has its encoding, or is empty and gets it for other subscribers.
+    fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
+        _ = encoded;
+        self.push(entry)
+    }
+}
+
+/// A Wake as values: at most 256 entries and 32 KiB, computed with each entry's greatest size.
+#[derive(Debug)]
+pub(crate) struct WakeBuilder {
+    pub(crate) work: Vec<WorkDetected>,
+    bytes: usize,
+}
+
+impl WakeBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            work: Vec::new(),
+            bytes: Limits::WAKE_BYTES,
+        }
+    }
+}
+
+impl EncodingCache {
+    /// Returns the bytes for the entry from this position to this sequence; empty until they are
+    /// encoded.
+    pub(crate) fn get(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
+        let entry = self.0.get_or_insert_with(|| {
+            Box::new(EncodedEntry {
+                from: *from,
+                sequence,
+                bytes: Vec::new(),
+            })
+        });
+        if entry.sequence != sequence || entry.from != *from {
+            (entry.from, entry.sequence) = (*from, sequence);
+            entry.bytes.clear();
+        }
+        &mut entry.bytes
+    }
+}
+
+impl Default for WakeBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WakeSink for WakeBuilder {
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
+        let entry = entry.to_work();
+        let left = self.bytes.checked_sub(entry.encoded_at_most());
+        let has_room = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
+        let fits = has_room || planted!(WakeUnbounded);
+        if fits {
+            self.bytes = left.unwrap_or(0);
+            self.work.push(entry);
+        }
+        fits
+    }
+}
+
+impl WakeEntry<'_> {
+    /// Makes the entry of a pattern's check.
+    pub(crate) fn for_pattern<'a>(
+        selector: &'a Selector,
+        reason: WakeReason,
+        nothing: &'a LastEvent,
+    ) -> WakeEntry<'a> {
+        WakeEntry {
+            target: Target::Pattern(selector),
+            reason,
+            delta: Delta::default(),
+            sequence: 0,
+            last_event: nothing,
+        }
+    }
+
+    fn to_work(self) -> WorkDetected {
+        let queue = match self.target {
+            Target::Queue(address) => address.into(),
+            Target::Pattern(selector) => selector.clone(),
+        };
+        WorkDetected {
+            queue,
+            reason: self.reason,
+            sequence: self.sequence,
+            notifications: self.delta.notifications,
+            payload_size: self.delta.payload,
+            messages: self.delta.messages,
+            last_event: self.last_event.clone(),
+        }
+    }
+}
