@@ -29,32 +29,8 @@ use crate::{
 ///
 /// Each kind of call has its own script. Its entries apply in the order in which they were added,
 /// one entry per call. After the last entry the calls work.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> reveille::Result<()> {
-/// use std::time::Duration;
-/// use reveille::{Error, ErrorKind, queue::{NewMessage, RetryConfig, Retrying, WorkQueue}};
-/// use reveille::testing::{Call, ScriptedQueue};
-///
-/// let scripted = ScriptedQueue::new("acct/orders".parse()?);
-/// scripted.fail(Call::Get, 2, Error::new(ErrorKind::Busy, "too many calls"));
-///
-/// // The code under test: here, the retry wrapper.
-/// let queue = Retrying::new(scripted.clone(), RetryConfig::default());
-/// queue.put(vec![NewMessage::new("work")]).await?;
-/// let got = queue.get(1, Duration::from_secs(30)).await?;
-/// assert_eq!((got.len(), scripted.count(Call::Get)), (1, 3));
-///
-/// // Another consumer gets the message.
-/// scripted.steal(&got[0].receipt, Duration::from_secs(30)).await?;
-/// let error = queue.delete(&got[0].receipt).await.expect_err("the receipt is invalid now");
-/// assert_eq!(error.kind(), ErrorKind::Conflict);
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug, Clone)]
-pub struct ScriptedQueue {
+pub(crate) struct ScriptedQueue {
     inner: MemoryQueue,
     empty_is_certain: bool,
     clock: Clock,
@@ -63,8 +39,7 @@ pub struct ScriptedQueue {
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the method of its name")]
-pub enum Call {
+pub(crate) enum Call {
     Create,
     Put,
     Get,
@@ -78,12 +53,11 @@ pub enum Call {
 
 /// A recorded call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Called {
+pub(crate) struct Called {
     /// Its kind.
-    pub call: Call,
+    pub(crate) call: Call,
     /// The start of the call by tokio's clock, since the creation of the queue.
-    pub at: Duration,
+    pub(crate) at: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -107,8 +81,7 @@ enum ScriptedFault {
 }
 
 impl ScriptedQueue {
-    /// Creates an empty queue without a script.
-    pub fn new(address: QueueAddress) -> Self {
+    pub(crate) fn new(address: QueueAddress) -> Self {
         Self {
             inner: MemoryQueue::new(address),
             empty_is_certain: true,
@@ -118,37 +91,36 @@ impl ScriptedQueue {
     }
 
     /// Makes [`WorkQueue::empty_is_certain`] return `false`.
-    #[must_use]
-    pub fn uncertain(mut self) -> Self {
+    pub(crate) fn uncertain(mut self) -> Self {
         self.empty_is_certain = false;
         self
     }
 
     /// Makes the next `times` calls of a kind fail without an effect.
-    pub fn fail(&self, call: Call, times: usize, error: Error) {
+    pub(crate) fn fail(&self, call: Call, times: usize, error: Error) {
         self.add(call, times, &ScriptedFault::Refused(error));
     }
 
     /// Makes the next `times` calls of a kind take effect and fail, as if the connection broke
     /// before the answer.
-    pub fn lose_answers(&self, call: Call, times: usize, error: Error) {
+    pub(crate) fn lose_answers(&self, call: Call, times: usize, error: Error) {
         self.add(call, times, &ScriptedFault::AnswerLost(error));
     }
 
     /// Makes the next `times` calls of a kind hang for `span` before they take effect;
     /// [`Duration::MAX`] means for ever.
-    pub fn hang(&self, call: Call, times: usize, span: Duration) {
+    pub(crate) fn hang(&self, call: Call, times: usize, span: Duration) {
         self.add(call, times, &ScriptedFault::Hangs(span));
     }
 
     /// Makes the next `times` gets return no message, even if there are some.
-    pub fn answer_empty(&self, times: usize) {
+    pub(crate) fn answer_empty(&self, times: usize) {
         self.add(Call::Get, times, &ScriptedFault::Empty);
     }
 
     /// Adds a fault to the next `times` messages of gets ([`Message::payload`]), as a claim check
     /// does if it cannot read the blob. The bodies stay unchanged.
-    pub fn spoil(&self, times: usize, error: Error) {
+    pub(crate) fn spoil(&self, times: usize, error: Error) {
         let fault = Fault::from(error);
         let mut state = lock(&self.state);
         let faults = std::iter::repeat_n(fault, times);
@@ -157,26 +129,26 @@ impl ScriptedQueue {
 
     /// Takes over a message, as another consumer does after the time-out: `receipt` becomes invalid,
     /// and the new receipt is returned. The message's dequeue count does not change.
-    ///
-    /// # Errors
-    /// As [`WorkQueue::renew`].
-    pub async fn steal(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
+    pub(crate) async fn steal(
+        &self,
+        receipt: &Receipt,
+        visibility_timeout: Duration,
+    ) -> Result<Receipt> {
         self.inner.renew(receipt, visibility_timeout).await
     }
 
-    /// Returns the calls so far, in the order in which they began.
-    pub fn calls(&self) -> Vec<Called> {
+    /// The calls so far, in the order in which they began.
+    pub(crate) fn calls(&self) -> Vec<Called> {
         lock(&self.state).calls.clone()
     }
 
-    /// Returns the number of calls of a kind so far.
-    pub fn count(&self, call: Call) -> usize {
+    pub(crate) fn count(&self, call: Call) -> usize {
         let state = lock(&self.state);
         state.calls.iter().filter(|made| made.call == call).count()
     }
 
     /// Removes the recorded calls and the rest of the script.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         *lock(&self.state) = ScriptState::default();
     }
 
