@@ -31,6 +31,10 @@
     )
 )]
 
+// The files of tests/it/support that this crate's tests include name it so.
+#[cfg(test)]
+extern crate self as reveille;
+
 #[cfg(feature = "store")]
 mod backend;
 #[cfg_attr(

@@ -2,13 +2,10 @@
 //!
 //! [`TestRelay`] is the real relay on a free loopback port with a store in memory. A test can wake
 //! its listeners, stop it and restart it. Without a network, [`Relay`] runs directly in the test's
-//! process. [`Metered`] counts the transactions of a queue. [`queue_contract`] checks a queue back-end
-//! for the guarantees that listeners rely on.
+//! process. [`queue_contract`] checks a queue back-end for the guarantees that listeners rely on.
 //!
 //! [`Relay`]: crate::Relay
 
-#[cfg(feature = "listener")]
-mod metered;
 #[cfg(feature = "listener")]
 pub mod queue_contract;
 #[cfg(feature = "relay")]
@@ -16,9 +13,7 @@ mod test_relay;
 #[cfg(all(test, feature = "listener"))]
 mod tests;
 
-#[cfg(feature = "listener")]
-pub use self::metered::{Metered, QueueUsage};
 #[cfg(feature = "relay")]
 pub use self::test_relay::TestRelay;
 #[cfg(all(test, feature = "listener"))]
-pub(crate) use self::tests::{Call, ScriptedQueue};
+pub(crate) use self::tests::{Call, Metered, QueueUsage, ScriptedQueue};

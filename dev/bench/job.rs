@@ -16,7 +16,6 @@ use reveille::{
     Client, ListenerId, Notification, Publisher, duration,
     listener::{Delivery, Listener, ListenerConfig},
     queue::{NewMessage, WorkQueue},
-    testing::Metered,
 };
 use tokio::{
     sync::mpsc,
@@ -27,6 +26,7 @@ use crate::{
     Benchmark,
     broker::Broker,
     latencies::Latencies,
+    metered::Metered,
     positive,
     queue::{BenchQueue, QueueTarget},
     report::{Figures, Unit},

@@ -15,6 +15,9 @@ mod delivery_counter;
 mod each;
 mod job;
 mod latencies;
+#[allow(dead_code, reason = "the library's own tests use more of it")]
+#[path = "../../tests/it/support/metered.rs"]
+mod metered;
 mod metrics;
 mod notify;
 mod peers;

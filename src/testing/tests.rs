@@ -1,5 +1,11 @@
 //! Queues for this crate's own tests.
 
+mod counting;
+#[path = "../../tests/it/support/metered.rs"]
+mod metered;
 mod scripted_queue;
 
-pub(crate) use self::scripted_queue::{Call, ScriptedQueue};
+pub(crate) use self::{
+    metered::{Metered, QueueUsage},
+    scripted_queue::{Call, ScriptedQueue},
+};

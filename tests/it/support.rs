@@ -6,6 +6,8 @@ pub(crate) mod azurite;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 mod log;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
+pub(crate) mod metered;
+#[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod moto;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod nats;

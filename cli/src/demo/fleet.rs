@@ -4,7 +4,14 @@
 //! Each listener has at most one dequeue task and a connection of its own. The ways differ only in how
 //! work is found.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use futures_util::future::{join_all, ready, try_join_all};
@@ -12,11 +19,10 @@ use reveille::{
     Client, FlagName, FlagWatch, FlagWatcher, ListenerId, Notification, Publisher,
     listener::{
         Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, ListenerMode,
-        Rejected,
+        ListenerStats, Rejected,
     },
-    queue::{Message, SqliteQueue, WorkQueue, json},
+    queue::{Message, NewMessage, SqliteQueue, WorkQueue, json},
     scaling,
-    testing::Metered,
 };
 use tokio::{
     sync::{Barrier, watch},
@@ -28,9 +34,6 @@ use super::{
     billing::{ITEMS, Rated, Totals, WorkItem, sum},
 };
 
-/// A queue in a file, which counts every storage transaction.
-type Queue = Metered<SqliteQueue>;
-
 pub(super) struct Fleet {
     pub(super) way: Way,
     rating: Arc<Rating>,
@@ -41,8 +44,10 @@ pub(super) struct Fleet {
 
 /// Takes work items from one queue, and puts their prices into the other one.
 struct Rating {
-    input: Queue,
-    output: Queue,
+    input: SqliteQueue,
+    output: SqliteQueue,
+    /// Messages put into both queues.
+    puts: AtomicU64,
     /// `None` for polling listeners, which need no notification.
     publisher: Option<Publisher>,
 }
@@ -91,6 +96,7 @@ impl Fleet {
         let rating = Arc::new(Rating {
             input: create_queue(way, "input", home).await?,
             output: create_queue(way, "output", home).await?,
+            puts: AtomicU64::new(0),
             publisher: (way == Way::Woken).then(|| client.publisher(way.name())),
         });
         let totals = watch::Sender::new(Totals::default());
@@ -186,7 +192,7 @@ impl Fleet {
             messages: messages.len() as u64,
             ..Notification::new(self.rating.input.address().clone())
         };
-        self.rating.input.put(messages).await?;
+        self.rating.put(&self.rating.input, messages).await?;
         if let Some(publisher) = &self.rating.publisher {
             publisher.notify(notification).await?;
         }
@@ -204,10 +210,8 @@ impl Fleet {
             // A group member without work is not woken, so it may have made no get.
             Way::Woken => one.state().mode == ListenerMode::Pushed,
         };
-        let is_empty = |queue: &Queue| queue.usage().deletes >= queue.usage().puts;
         self.listeners.iter().all(is_ready)
-            && is_empty(&self.rating.input)
-            && is_empty(&self.rating.output)
+            && self.sum(|stats| stats.handled) >= self.rating.puts.load(Relaxed)
             && (self.way == Way::Polling || self.tasks() == 0)
     }
 
@@ -216,9 +220,15 @@ impl Fleet {
         listeners.map(|one| one.state().active_dequeue_tasks).sum()
     }
 
-    /// The number of storage transactions so far.
+    /// The number of puts, gets and deletes so far. A listener with one task and short handlings
+    /// makes hardly any other transaction.
     fn transactions(&self) -> u64 {
-        self.rating.input.usage().total() + self.rating.output.usage().total()
+        self.rating.puts.load(Relaxed) + self.sum(|stats| stats.gets + stats.handled)
+    }
+
+    fn sum(&self, figure: impl Fn(ListenerStats) -> u64) -> u64 {
+        let listeners = self.listeners.iter();
+        listeners.map(|one| figure(one.state().stats)).sum()
     }
 }
 
@@ -262,10 +272,10 @@ pub(super) async fn released(watch: &mut FlagWatcher) -> anyhow::Result<Duration
     }
 }
 
-async fn create_queue(way: Way, name: &str, home: &Path) -> anyhow::Result<Queue> {
+async fn create_queue(way: Way, name: &str, home: &Path) -> anyhow::Result<SqliteQueue> {
     let file = home.join(format!("{}-{name}.db", way.name()));
     let address = format!("billing/{name}").parse()?;
-    Ok(Metered::new(SqliteQueue::create(file, address).await?))
+    Ok(SqliteQueue::create(file, address).await?)
 }
 
 impl Way {
@@ -273,7 +283,7 @@ impl Way {
         self,
         client: &Client,
         id: ListenerId,
-        queue: &Queue,
+        queue: &SqliteQueue,
     ) -> anyhow::Result<ListenerBuilder> {
         let config = ListenerConfig {
             max_tasks: 1,
@@ -292,12 +302,19 @@ impl Way {
 }
 
 impl Rating {
+    async fn put(&self, queue: &SqliteQueue, messages: Vec<NewMessage>) -> reveille::Result<()> {
+        let count = messages.len() as u64;
+        queue.put(messages).await?;
+        self.puts.fetch_add(count, Relaxed);
+        Ok(())
+    }
+
     /// Rates a work item, puts the result, and notifies.
     async fn rate(&self, message: &Message) -> HandlerResult {
         let waited = message.inserted_at.elapsed().unwrap_or_default();
         let item: WorkItem = json::decode(&message.body).map_err(Rejected::because)?;
         let rated = json::encode(&item.rate(waited))?;
-        self.output.put(vec![rated]).await?;
+        self.put(&self.output, vec![rated]).await?;
         if let Some(publisher) = &self.publisher {
             let notification = Notification::new(self.output.address().clone());
             publisher.notify(notification).await?;

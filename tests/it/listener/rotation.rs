@@ -9,12 +9,11 @@ use reveille::{
     ListenerId, NodeConfig, RelayConfig,
     listener::{Hooks, Listener, ListenerConfig, ListenerMode},
     queue::MemoryQueue,
-    testing::Metered,
     testing::TestRelay,
 };
 
 use super::{Seen, names, put_and_notify};
-use crate::support::until;
+use crate::support::{metered::Metered, until};
 
 #[derive(Debug, Clone, Default)]
 struct Modes(Arc<Mutex<Vec<ListenerMode>>>);

@@ -1,4 +1,5 @@
-//! A queue that counts its transactions.
+//! A queue that counts its transactions. The library's unit tests and the benchmarks include this file
+//! as well.
 
 use std::{
     fmt::{self, Display},
@@ -8,10 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 
-use crate::{
-    base::sync::lock,
-    error::{Error, ErrorKind, Result},
-    queue::{Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue, forward::forward},
+use reveille::{
+    Error, ErrorKind, GroupName, QueueAddress, Result,
+    queue::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue},
 };
 
 /// Counts the transactions of a queue, as services bill them: an empty answer costs as much as a
@@ -19,34 +19,33 @@ use crate::{
 ///
 /// A put counts each of its messages, a get counts once. A failed call counts too, unless it was
 /// refused as [`ErrorKind::Invalid`] before a request was sent. Wrap the back-end itself, inside of
-/// a [`Retrying`](crate::queue::Retrying), so that each attempt counts.
+/// a `Retrying`, so that each attempt counts.
 #[derive(Debug, Clone)]
-pub struct Metered<Q> {
+pub(crate) struct Metered<Q> {
     inner: Q,
     usage: Arc<Mutex<QueueUsage>>,
 }
 
 /// The number of transactions so far, by kind.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QueueUsage {
+pub(crate) struct QueueUsage {
     /// Messages put.
-    pub puts: u64,
+    pub(crate) puts: u64,
     /// Gets that returned messages or failed.
-    pub gets: u64,
+    pub(crate) gets: u64,
     /// Gets that returned no message.
-    pub empty_gets: u64,
+    pub(crate) empty_gets: u64,
     /// Deleted messages.
-    pub deletes: u64,
+    pub(crate) deletes: u64,
     /// Renewals of the visibility time-out.
-    pub renews: u64,
+    pub(crate) renews: u64,
     /// All other calls.
-    pub others: u64,
+    pub(crate) others: u64,
 }
 
 impl<Q: WorkQueue> Metered<Q> {
     /// Wraps a queue; all counts are zero.
-    pub fn new(inner: Q) -> Self {
+    pub(crate) fn new(inner: Q) -> Self {
         Self {
             inner,
             usage: Arc::default(),
@@ -54,20 +53,20 @@ impl<Q: WorkQueue> Metered<Q> {
     }
 
     /// Returns the wrapped queue, whose calls are not counted.
-    pub fn inner(&self) -> &Q {
+    pub(crate) fn inner(&self) -> &Q {
         &self.inner
     }
 
     /// Returns the counts of all clones so far.
-    pub fn usage(&self) -> QueueUsage {
-        *lock(&self.usage)
+    pub(crate) fn usage(&self) -> QueueUsage {
+        *self.usage.lock().expect("no panic")
     }
 
     /// Counts a call that reached the service; returns its answer.
     fn count<T>(&self, answer: Result<T>, counted: impl FnOnce(&mut QueueUsage)) -> Result<T> {
         let refused = |error: &Error| error.kind() == ErrorKind::Invalid;
         if !answer.as_ref().is_err_and(refused) {
-            counted(&mut lock(&self.usage));
+            counted(&mut self.usage.lock().expect("no panic"));
         }
         answer
     }
@@ -79,13 +78,12 @@ impl<Q: WorkQueue> Metered<Q> {
 
 impl QueueUsage {
     /// Returns the number of transactions of all kinds.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.puts + self.gets + self.empty_gets + self.deletes + self.renews + self.others
     }
 
     /// Returns the difference to an earlier usage of the same queue.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             puts: self.puts - earlier.puts,
             gets: self.gets - earlier.gets,
@@ -100,7 +98,21 @@ impl QueueUsage {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for Metered<Q> {
-    forward!([inner] address, listener_group, limits, empty_is_certain);
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.inner.limits()
+    }
+
+    fn empty_is_certain(&self) -> bool {
+        self.inner.empty_is_certain()
+    }
 
     async fn create(&self) -> Result<bool> {
         self.count_other(self.inner.create().await)
@@ -166,65 +178,5 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
 impl<Q: Display> Display for Metered<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{queue::MemoryQueue, testing::queue_contract as contract};
-
-    const LONG: Duration = Duration::from_secs(600);
-
-    fn queue() -> Metered<MemoryQueue> {
-        let address = "local/jobs".parse().expect("an address");
-        Metered::new(MemoryQueue::new(address))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_keeps_the_contract() {
-        contract::check(&queue()).await;
-    }
-
-    #[tokio::test]
-    async fn every_kind_is_counted_by_all_clones_together() {
-        let queue = queue();
-        let clone = queue.clone();
-        assert_eq!(queue.to_string(), "memory:jobs");
-        queue.create().await.expect("create");
-        let two = ["one", "two"].map(NewMessage::new).to_vec();
-        clone.put(two).await.expect("put");
-        queue.peek(1).await.expect("peek");
-        let got = clone.get(2, LONG).await.expect("get");
-        let renewed = queue.renew(&got[0].receipt, LONG).await.expect("renew");
-        let lost = clone.delete(&got[0].receipt).await;
-        lost.expect_err("the old receipt; still billed");
-        let released = queue.release(&renewed, Duration::ZERO).await;
-        released.expect("release");
-        clone.depth().await.expect("depth");
-        clone.purge().await.expect("purge");
-        let before = queue.usage();
-        clone.get(1, LONG).await.expect("get");
-        let expected = QueueUsage {
-            puts: 2,
-            gets: 1,
-            empty_gets: 1,
-            deletes: 1,
-            renews: 1,
-            others: 5,
-        };
-        assert_eq!(queue.usage(), expected);
-        assert_eq!(clone.usage().total(), 11);
-        assert_eq!(clone.usage().since(&before).total(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_call_that_is_refused_before_sending_costs_nothing() {
-        let queue = queue();
-        queue.get(0, LONG).await.expect_err("none is not a number");
-        let large = NewMessage::new(vec![0; queue.limits().body + 1]);
-        queue.put(vec![large]).await.expect_err("too large");
-        queue.put(Vec::new()).await.expect("nothing to do");
-        assert_eq!(queue.usage(), QueueUsage::default());
     }
 }
