@@ -18,7 +18,7 @@ pub(crate) use self::account::check_name;
 pub(crate) use self::account::{CONNECTION_STRING, Credential, connection_string, endpoint};
 pub(crate) use self::signing::client_options;
 #[cfg(test)]
-pub(crate) use self::signing::signature_of;
+pub(crate) use self::signing::tests::signature_of;
 use crate::base::request_error::{RequestError, explanation, sanitized};
 
 impl From<azure_core::Error> for RequestError {

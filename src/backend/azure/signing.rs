@@ -151,23 +151,25 @@ fn parameters(request: &Request) -> Vec<String> {
         .collect()
 }
 
-/// Returns a shared access signature with all permissions on the emulator's queues (`q`) or blobs
-/// (`b`).
 #[cfg(test)]
-pub(crate) fn signature_of(service: &str) -> String {
-    use super::account::{EMULATOR as ACCOUNT, EMULATOR_KEY as KEY};
-    let (version, end) = ("2022-11-02", "2099-01-01T00:00:00Z");
-    let text = format!("{ACCOUNT}\nrwdlacup\n{service}\nsco\n\n{end}\n\nhttps,http\n{version}\n\n");
-    let signature = hmac_sha256(&text, &credentials::Secret::new(KEY)).expect("signed");
-    let signature = signature.replace('+', "%2B").replace('=', "%3D");
-    format!("sv={version}&ss={service}&srt=sco&sp=rwdlacup&se={end}&spr=https,http&sig={signature}")
-}
-
-#[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use azure_core::http::{Method, Url};
 
     use super::*;
+
+    /// Returns a shared access signature with all permissions on the emulator's queues (`q`) or blobs
+    /// (`b`).
+    pub(crate) fn signature_of(service: &str) -> String {
+        use super::super::account::{EMULATOR as ACCOUNT, EMULATOR_KEY as KEY};
+        let (version, end) = ("2022-11-02", "2099-01-01T00:00:00Z");
+        let text =
+            format!("{ACCOUNT}\nrwdlacup\n{service}\nsco\n\n{end}\n\nhttps,http\n{version}\n\n");
+        let signature = hmac_sha256(&text, &credentials::Secret::new(KEY)).expect("signed");
+        let signature = signature.replace('+', "%2B").replace('=', "%3D");
+        format!(
+            "sv={version}&ss={service}&srt=sco&sp=rwdlacup&se={end}&spr=https,http&sig={signature}"
+        )
+    }
 
     fn request(url: &str) -> Request {
         Request::new(Url::parse(url).expect(url), Method::Put)

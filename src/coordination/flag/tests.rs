@@ -26,6 +26,14 @@ use crate::{
     types::{FlagEvent, FlagName, FlagState, ListenerId, UnleashOptions},
 };
 
+impl Flags {
+    /// Returns the time of the next expiry.
+    pub(crate) fn next_expiry(&self) -> Option<SystemTime> {
+        self.inner
+            .registry(|registry| registry.expiries.values().min().copied())
+    }
+}
+
 /// Makes flags on a store that answers at once.
 fn setup() -> (SteppedStore, Flags) {
     with(FlagsConfig::default())

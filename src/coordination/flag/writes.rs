@@ -96,13 +96,6 @@ impl Flags {
         }
     }
 
-    /// Returns the time of the next expiry.
-    #[cfg(test)]
-    pub(crate) fn next_expiry(&self) -> Option<SystemTime> {
-        self.inner
-            .registry(|registry| registry.expiries.values().min().copied())
-    }
-
     /// Ends the expired flags: removes each blob with a delete conditional on its ETag (R22: only
     /// as it was read), then notifies the watchers. Returns whether a request was sent to the
     /// store.

@@ -76,18 +76,6 @@ impl Activity {
         }
     }
 
-    /// Returns a connection's activity with default limits.
-    #[cfg(test)]
-    pub(in super::super) fn for_test(
-        incidents: Arc<super::incidents::Incidents>,
-        draining: CancellationToken,
-    ) -> Arc<Self> {
-        use super::tls::PeerCertificate;
-        let peer = Peer::new(([127, 0, 0, 1], 1).into(), PeerCertificate::default());
-        let shared = Connections::for_test(incidents, draining);
-        Arc::new(Self::new(Arc::new(peer), shared))
-    }
-
     pub(crate) fn age(&self) -> Duration {
         self.began.elapsed()
     }
@@ -185,10 +173,27 @@ impl Activity {
 mod tests {
     use super::*;
 
-    use crate::relay::server::http2::{incidents::Incidents, tls::PeerCertificate};
+    use crate::relay::server::{
+        access::Access,
+        http2::{accept::ServerConfig, limits::ServerLimits, tls::PeerCertificate},
+    };
+
+    /// Returns the activity of a connection on loopback with default limits.
+    fn activity_of(certificate: PeerCertificate, draining: &CancellationToken) -> Arc<Activity> {
+        let config = ServerConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            limits: ServerLimits::default(),
+            stream_max_age: Duration::ZERO,
+            tls: None,
+            access: Access::default(),
+        };
+        let shared = Arc::new(Connections::new(&config, draining.clone(), None));
+        let peer = Peer::new(([127, 0, 0, 1], 1).into(), certificate);
+        Arc::new(Activity::new(Arc::new(peer), shared))
+    }
 
     fn activity(draining: &CancellationToken) -> Arc<Activity> {
-        Activity::for_test(Arc::new(Incidents::new()), draining.clone())
+        activity_of(PeerCertificate::default(), draining)
     }
 
     /// Runs `end_in_time` and `streams`; returns the times of the graceful end and the close.
@@ -263,9 +268,7 @@ mod tests {
             expires_at: Some(wall() + Duration::from_secs(30)),
             ..PeerCertificate::default()
         };
-        let shared = Connections::for_test(Arc::new(Incidents::new()), CancellationToken::new());
-        let peer = Peer::new(([127, 0, 0, 1], 1).into(), certificate);
-        let certified = Arc::new(Activity::new(Arc::new(peer), shared));
+        let certified = activity_of(certificate, &CancellationToken::new());
         certified.note_admitted();
         let ended = ends(&certified, async {}).await;
         assert!(alike(ended, [30, 35]), "{ended:?}");

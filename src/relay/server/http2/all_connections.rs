@@ -72,22 +72,6 @@ impl Connections {
         }
     }
 
-    /// Returns those of a server on loopback with default limits.
-    #[cfg(test)]
-    pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
-        let config = ServerConfig {
-            listen: ([127, 0, 0, 1], 0).into(),
-            limits: super::limits::ServerLimits::default(),
-            stream_max_age: Duration::ZERO,
-            tls: None,
-            access: crate::relay::server::access::Access::default(),
-        };
-        Arc::new(Self {
-            incidents,
-            ..Self::new(&config, draining, None)
-        })
-    }
-
     /// Returns the number of established connections.
     pub(crate) fn open(&self) -> usize {
         self.max - self.permits.available_permits()
