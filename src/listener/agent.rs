@@ -13,7 +13,7 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
@@ -26,7 +26,10 @@ pub use self::{
     machine::Away,
 };
 use crate::{
-    base::clock::{Clock, Tick},
+    base::{
+        clock::{Clock, Tick},
+        text::opaque_debug,
+    },
     error::{Error, ErrorKind, Result},
     listener::{scaling::ScalePolicy, shared::in_time},
     queue::WorkQueue,
@@ -211,14 +214,7 @@ impl AgentConfig {
     }
 }
 
-impl fmt::Debug for Agent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent")
-            .field("queues", &self.queues)
-            .field("active", &self.machine.active())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Agent: queues);
 
 impl Agent {
     /// Makes an agent. `wakes` is a subscription with the options of [`AgentConfig::subscription`].

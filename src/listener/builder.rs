@@ -1,6 +1,6 @@
 //! The builder of a listener: its parts, the checks before the start, and the start.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
@@ -13,7 +13,7 @@ use super::{
     supervisor::{RelayLink, Supervisor},
 };
 use crate::{
-    base::task::Scope,
+    base::{task::Scope, text::opaque_debug},
     error::{Error, ErrorKind, Result},
     queue::{WorkQueue, json},
     types::{Notifier, WakeStream},
@@ -217,10 +217,4 @@ pub(super) async fn reach(queue: &dyn WorkQueue) -> Result<()> {
     Ok(())
 }
 
-impl fmt::Debug for ListenerBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ListenerBuilder")
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(ListenerBuilder: queue);

@@ -4,7 +4,7 @@
 //! changes and wake-ups share one channel per queue, so their order is kept: a sequence is never
 //! attributed to a later stream, where it could cover work that no listener polled for.
 
-use std::{collections::HashSet, fmt, future::ready, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::ready, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
@@ -19,7 +19,7 @@ use super::{
     hooks::NoHooks,
 };
 use crate::{
-    base::task::Scope,
+    base::{task::Scope, text::opaque_debug},
     error::{Error, ErrorKind, Result},
     queue::WorkQueue,
     types::{LinkState, Notifier, QueueAddress, Report, ReportFuture, WakeStream, WorkDetected},
@@ -236,13 +236,7 @@ impl ListenersBuilder {
     }
 }
 
-impl fmt::Debug for ListenersBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ListenersBuilder")
-            .field("queues", &self.queues)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(ListenersBuilder: queues);
 
 /// Wait before a refused subscription is tried again.
 const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);

@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeSet,
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -25,6 +24,7 @@ use crate::{
         histogram::Histogram,
         log_limiter::LogLimiter,
         sync::lock,
+        text::opaque_debug,
     },
     error::{Error, ErrorKind, Result},
     listener::scaling::{ListenerMode, Scaler, ScalerConfig},
@@ -290,13 +290,7 @@ pub(super) async fn in_time<T>(
     })
 }
 
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener")
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Shared: queue);
 
 /// The messages or batches that are being handled, by the time at which that began.
 #[derive(Debug, Default)]

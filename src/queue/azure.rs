@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     backend::azure::{StorageAccount, check_name, client_options},
-    base::{fnv::fnv1a, request_error::RequestError},
+    base::{fnv::fnv1a, request_error::RequestError, text::opaque_debug},
     error::{Error, ErrorKind, Result},
     types::{GroupName, QueueAddress},
 };
@@ -411,15 +411,8 @@ impl fmt::Display for AzureQueue {
     }
 }
 
-impl fmt::Debug for AzureQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the client, which holds the credential.
-        f.debug_struct("AzureQueue")
-            .field("address", &self.address)
-            .field("encoding", &self.encoding)
-            .finish_non_exhaustive()
-    }
-}
+// Without the client, which holds the credential.
+opaque_debug!(AzureQueue: address, encoding);
 
 /// Returns the group of a queue's listeners. All emulators have an account of the same name, so the
 /// endpoint distinguishes their queues.

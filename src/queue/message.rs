@@ -1,7 +1,6 @@
 //! Messages, their ids and receipts.
 
 use std::{
-    fmt::{self, Debug},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -9,7 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    base::text::shown_as_text,
+    base::text::{opaque_debug, shown_as_text},
     error::{Error, ErrorKind, Result},
 };
 
@@ -209,11 +208,5 @@ impl Receipt {
 
 shown_as_text!(0: MessageId);
 
-impl Debug for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token allows to delete the message, so it must not appear in logs.
-        f.debug_struct("Receipt")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
-}
+// The token allows to delete the message, so it must not appear in logs.
+opaque_debug!(Receipt: id);

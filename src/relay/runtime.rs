@@ -18,7 +18,6 @@ mod tasks;
 mod tests;
 
 use std::{
-    fmt,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -45,6 +44,7 @@ use crate::{
         log_limiter::LimitedCounts,
         sync::Mutex,
         task::Scope,
+        text::opaque_debug,
     },
     error::{Error, ErrorKind, Result},
     relay::hub::{
@@ -619,11 +619,4 @@ fn random() -> Result<u128> {
     Ok(u128::from_le_bytes(bytes))
 }
 
-impl fmt::Debug for Relay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Relay")
-            .field("relay_id", &self.relay_id())
-            .field("epoch", &self.epoch())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Relay: relay_id(), epoch());

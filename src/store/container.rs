@@ -22,7 +22,10 @@ use futures_util::{TryStreamExt, stream::BoxStream};
 
 pub(super) use self::blob_store_adapter::BlobStoreAdapter;
 use super::{BlobName, ETag, PageOptions};
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base::text::opaque_debug,
+    error::{Error, ErrorKind, Result},
+};
 
 /// The blobs of other programs: to list, move and delete them.
 #[async_trait]
@@ -137,14 +140,7 @@ pub struct Content {
     pub pieces: BoxStream<'static, Result<Bytes>>,
 }
 
-impl Debug for Content {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Content")
-            .field("size", &self.size)
-            .field("headers", &self.headers)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Content: size, headers);
 
 impl Content {
     /// Reads the content whole.

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::{Buf, BufMut};
 use prost::{
@@ -23,6 +23,7 @@ use super::{
     time::{checked_span, checked_time, span_to_wire, time_to_wire},
 };
 use crate::{
+    base::text::opaque_debug,
     error::{Error, Result},
     types::{Counted, Limits, Notification, QueueAddress, check_text},
 };
@@ -325,14 +326,7 @@ impl Default for NotifyRequest {
     }
 }
 
-impl fmt::Debug for NotifyRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NotifyRequest")
-            .field("publisher", &self.publisher)
-            .field("events", &self.events)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(NotifyRequest: publisher, events);
 
 /// Decodes the fields of a nested message.
 fn merge_nested<B: Buf>(

@@ -6,7 +6,6 @@
 //! needs no separate task. The price: a connection's streams share one core.
 
 use std::{
-    fmt,
     future::Future,
     panic::AssertUnwindSafe,
     pin::Pin,
@@ -22,7 +21,7 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
 use super::panic_message;
-use crate::base::sync::lock;
+use crate::base::{sync::lock, text::opaque_debug};
 
 /// A group of futures that run in one task, beside the main future of [`TaskGroup::run`].
 #[derive(Clone, Default)]
@@ -216,11 +215,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for TaskGro
     }
 }
 
-impl fmt::Debug for TaskGroup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskGroup").finish_non_exhaustive()
-    }
-}
+opaque_debug!(TaskGroup);
 
 #[cfg(test)]
 mod tests {

@@ -11,15 +11,15 @@ use std::{
 use async_trait::async_trait;
 
 use super::{Flags, WallClock};
-use crate::{
-    base::backoff::Backoff,
-    error::Result,
-    types::{FlagEvent, FlagName, FlagState, FlagWatch, ListenerId},
-};
 #[cfg(feature = "relay")]
 use crate::{
     base::clock::Tick,
     types::{Drain, StreamAction, StreamLifecycle},
+};
+use crate::{
+    base::{backoff::Backoff, text::opaque_debug},
+    error::Result,
+    types::{FlagEvent, FlagName, FlagState, FlagWatch, ListenerId},
 };
 
 /// A watcher, registered until it is dropped. [`WatchGuard::sync`] reads the store after the
@@ -119,14 +119,7 @@ impl Drop for WatchGuard {
     }
 }
 
-impl fmt::Debug for WatchGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchGuard")
-            .field("name", &self.name)
-            .field("listener", &self.listener)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(WatchGuard: name, listener);
 
 #[cfg(feature = "relay")]
 impl WatchStream {

@@ -5,7 +5,6 @@
 //! shows a URL with a login.
 
 use std::{
-    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,6 +18,7 @@ use crate::{
         backoff::jitter,
         file,
         task::blocking,
+        text::opaque_debug,
         tls_files::{ClientFiles, TlsFiles as _},
     },
     error::{Error, ErrorKind, Result},
@@ -143,15 +143,8 @@ impl NatsConfig {
     }
 }
 
-impl fmt::Debug for NatsConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URLs were not checked yet: one may hold a login.
-        f.debug_struct("NatsConfig")
-            .field("name", &self.name)
-            .field("credentials", &self.credentials)
-            .finish_non_exhaustive()
-    }
-}
+// The URLs were not checked yet: one may hold a login.
+opaque_debug!(NatsConfig: name, credentials);
 
 /// Returns the address of a server for logs and errors.
 pub(super) fn shown(server: &ServerAddr) -> String {

@@ -21,7 +21,10 @@ use super::{
     subjects::{NatsMessage, Subjects},
 };
 use crate::{
-    base::causes::{causes, with_causes},
+    base::{
+        causes::{causes, with_causes},
+        text::opaque_debug,
+    },
     error::{Error, ErrorKind, Result},
     relay::runtime::PeerTransport,
     types::cluster::{ClusterLimits, LifeId},
@@ -220,14 +223,7 @@ impl PeerTransport for NatsPublisher {
     }
 }
 
-impl std::fmt::Debug for NatsPublisher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NatsPublisher")
-            .field("subjects", &self.subjects)
-            .field("connects", &self.connects())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(NatsPublisher: subjects, connects());
 
 fn check_max_payload(client: &Client) -> Result<()> {
     let (max, needed) = (client.max_payload(), ClusterLimits::MESSAGE_BYTES);

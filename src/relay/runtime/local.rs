@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::{MessageStream, Relay};
 use crate::{
-    base::clock::wall,
+    base::{clock::wall, text::opaque_debug},
     error::{Error, ErrorKind, Result},
     relay::hub::{StreamMessage, WakeBuilder},
     types::{
@@ -204,10 +204,4 @@ fn cut_off(degraded: bool) -> Option<Arc<str>> {
     })
 }
 
-impl std::fmt::Debug for LocalSubscription {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalSubscription")
-            .field("ended", &self.has_ended())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(LocalSubscription: has_ended());

@@ -17,7 +17,10 @@ use tokio::time::{Sleep, sleep, timeout};
 use tonic::Status;
 
 use super::{activity::Activity, incidents::Incident};
-use crate::relay::server::access::calls::{Call, CallKind, Right};
+use crate::{
+    base::text::opaque_debug,
+    relay::server::access::calls::{Call, CallKind, Right},
+};
 
 /// The body of one call.
 pub(crate) struct RequestBody {
@@ -185,11 +188,4 @@ impl Body for RequestBody {
     }
 }
 
-impl std::fmt::Debug for RequestBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestBody")
-            .field("call", &self.call)
-            .field("received", &self.received)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(RequestBody: call, received);

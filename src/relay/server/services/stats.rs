@@ -4,7 +4,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
@@ -19,6 +18,7 @@ use crate::{
         clock::wall,
         histogram::HistogramSnapshot,
         task::{Work, spend},
+        text::opaque_debug,
     },
     coordination::flag::Flags,
     error::Result,
@@ -301,13 +301,7 @@ impl StatsWatch {
     }
 }
 
-impl fmt::Debug for StatsSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatsSource")
-            .field("relay", &self.relay)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(StatsSource: relay);
 
 /// The figures of several relays, added up.
 #[derive(Debug, Default)]
