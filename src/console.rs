@@ -38,23 +38,26 @@ use crate::{
 /// The source of a console's readiness and metrics: a relay, a listener or a sweeper.
 #[async_trait]
 pub(crate) trait StatusSource: Send + Sync + 'static {
-    /// Returns the parts of readiness in the order of the page.
-    fn parts(&self) -> &'static [Part];
-
-    /// Returns the reasons why a part is not ready; none if it is ready.
-    async fn failures(&self, part: &str) -> Vec<String>;
+    /// Checks readiness: the checks in the order of the page. A check of the store costs a request;
+    /// without `reads_store` it is listed as passed.
+    async fn checks(&self, reads_store: bool) -> Vec<Check>;
 
     /// Returns the current values.
     fn metrics(&self) -> Metrics;
 }
 
-/// A part of readiness.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) name: &'static str,
+/// The check of one part of the process.
+#[derive(Debug)]
+pub(crate) struct Check {
+    name: &'static str,
     /// Whether the process is ready only with this part.
-    pub(crate) required: bool,
+    is_required: bool,
+    /// Why the part is not ready; none if it is.
+    failures: Vec<String>,
 }
+
+/// The check that reads the store.
+pub(crate) const STORE: &str = "store";
 
 /// Decides who may read a page, by its path, the request's headers and the peer.
 pub(crate) type Admission =
@@ -199,11 +202,12 @@ impl IntoResponse for Refusal {
 
 /// Returns why the process is not ready: no reason if it is.
 pub(crate) async fn not_ready(source: &dyn StatusSource) -> Vec<String> {
-    let mut reasons = Vec::new();
-    for part in source.parts().iter().filter(|part| part.required) {
-        reasons.extend(source.failures(part.name).await);
-    }
-    reasons
+    required_failures(source.checks(false).await)
+}
+
+fn required_failures(checks: Vec<Check>) -> Vec<String> {
+    let required = checks.into_iter().filter(|check| check.is_required);
+    required.flat_map(|check| check.failures).collect()
 }
 
 async fn readyz(
@@ -212,19 +216,9 @@ async fn readyz(
 ) -> (StatusCode, String) {
     let is_verbose = |pair: &str| pair.split('=').next() == Some("verbose");
     let verbose = query.is_some_and(|query| query.split('&').any(is_verbose));
-    let (mut lines, mut reasons) = (String::new(), Vec::new());
-    for part in state.source.parts() {
-        // A check of the store costs a request, so it runs only if the answer shows it.
-        if !verbose && !part.required {
-            continue;
-        }
-        let failed = state.source.failures(part.name).await;
-        lines.push_str(&part.line(&failed));
-        if part.required {
-            reasons.extend(failed);
-        }
-    }
-    let (status, text) = verdict(reasons);
+    let checks = state.source.checks(verbose).await;
+    let lines: String = checks.iter().map(Check::line).collect();
+    let (status, text) = verdict(required_failures(checks));
     match verbose {
         true => (status, lines + &text),
         false => (status, text),
@@ -235,11 +229,11 @@ async fn readyz_part(
     State(state): State<ConsoleState>,
     Path(name): Path<String>,
 ) -> (StatusCode, String) {
-    let parts = state.source.parts();
-    match parts.iter().find(|part| part.name == name) {
-        Some(part) => verdict(state.source.failures(part.name).await),
+    let mut checks = state.source.checks(name == STORE).await;
+    match checks.iter().position(|check| check.name == name) {
+        Some(at) => verdict(checks.swap_remove(at).failures),
         None => {
-            let known: Vec<_> = parts.iter().map(|part| part.name).collect();
+            let known: Vec<_> = checks.iter().map(|check| check.name).collect();
             let text = format!("no such part; there are: {}\n", known.join(", "));
             (StatusCode::NOT_FOUND, text)
         }
@@ -255,15 +249,34 @@ fn verdict(reasons: Vec<String>) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
-impl Part {
-    /// Returns a line of the verbose page, in the format of Kubernetes.
-    fn line(self, failed: &[String]) -> String {
-        let name = self.name;
-        let note = if self.required { "" } else { " (not required)" };
-        match failed {
-            [] => format!("[+]{name} ok\n"),
-            _ => format!("[-]{name} failed{note}: {}\n", failed.join("; ")),
+impl Check {
+    pub(crate) fn required(name: &'static str, failures: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            name,
+            is_required: true,
+            failures: failures.into_iter().collect(),
         }
+    }
+
+    pub(crate) fn optional(name: &'static str, failures: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            is_required: false,
+            ..Self::required(name, failures)
+        }
+    }
+
+    /// Returns a line of the verbose page, in the format of Kubernetes.
+    fn line(&self) -> String {
+        let name = self.name;
+        if self.failures.is_empty() {
+            return format!("[+]{name} ok\n");
+        }
+        let note = if self.is_required {
+            ""
+        } else {
+            " (not required)"
+        };
+        format!("[-]{name} failed{note}: {}\n", self.failures.join("; "))
     }
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{ListenerMode, ListenerMonitor};
 use crate::{
-    console::{Console, ConsolePort, Metrics, Part, StatusSource},
+    console::{Check, Console, ConsolePort, Metrics, StatusSource},
     error::Result,
 };
 
@@ -52,29 +52,17 @@ impl ListenerConsole {
 
 #[async_trait]
 impl StatusSource for ListenerStatus {
-    fn parts(&self) -> &'static [Part] {
-        &[
-            Part {
-                name: "listener",
-                required: true,
-            },
-            Part {
-                name: "relay",
-                required: false,
-            },
+    async fn checks(&self, _reads_store: bool) -> Vec<Check> {
+        let stopping = self.0.is_stopping().then(|| "shutting down".to_owned());
+        let polling = (!self.is_pushed()).then(|| {
+            let cause = self.0.cause();
+            let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+            format!("no relay sends wake-ups, and the queue is polled{cause}")
+        });
+        vec![
+            Check::required("listener", stopping),
+            Check::optional("relay", polling),
         ]
-    }
-
-    async fn failures(&self, part: &str) -> Vec<String> {
-        let reason = match part {
-            "listener" => self.0.is_stopping().then(|| "shutting down".to_owned()),
-            _ => (!self.is_pushed()).then(|| {
-                let cause = self.0.cause();
-                let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-                format!("no relay sends wake-ups, and the queue is polled{cause}")
-            }),
-        };
-        reason.into_iter().collect()
     }
 
     fn metrics(&self) -> Metrics {

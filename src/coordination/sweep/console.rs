@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::Sweeper;
 use crate::{
-    console::{Console, ConsolePort, Metrics, Part, StatusSource, metric_table},
+    console::{Check, Console, ConsolePort, Metrics, StatusSource, metric_table},
     error::Result,
 };
 
@@ -42,16 +42,9 @@ impl SweepConsole {
 
 #[async_trait]
 impl StatusSource for SweeperStatus {
-    fn parts(&self) -> &'static [Part] {
+    async fn checks(&self, _reads_store: bool) -> Vec<Check> {
         // A sweeper does nothing without its job's document.
-        &[Part {
-            name: "job",
-            required: true,
-        }]
-    }
-
-    async fn failures(&self, _part: &str) -> Vec<String> {
-        self.0.stats().failure.into_iter().collect()
+        vec![Check::required("job", self.0.stats().failure)]
     }
 
     fn metrics(&self) -> Metrics {

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    console::{Metrics, Part, StatusSource, metric_table},
+    console::{Check, Metrics, STORE, StatusSource, metric_table},
     coordination::flag::Flags,
     relay::{
         runtime::{Refused, Relay},
@@ -49,60 +49,32 @@ impl RelayStatus {
     }
 }
 
-const RELAY: Part = Part {
-    name: "relay",
-    required: true,
-};
-const CAPACITY: Part = Part {
-    name: "capacity",
-    required: true,
-};
-/// Only flags need the store; wake-ups do not.
-const STORE: Part = Part {
-    name: "store",
-    required: false,
-};
-const CLUSTER: Part = Part {
-    name: "cluster",
-    required: true,
-};
-/// What the files of access and of TLS said before is in use, which serves its callers.
-const ACCESS: Part = Part {
-    name: "access",
-    required: false,
-};
-const PARTS: &[Part] = &[RELAY, CAPACITY, STORE];
-const GUARDED_PARTS: &[Part] = &[RELAY, CAPACITY, ACCESS, STORE];
-const CLUSTER_PARTS: &[Part] = &[RELAY, CLUSTER, CAPACITY, STORE];
-const GUARDED_CLUSTER_PARTS: &[Part] = &[RELAY, CLUSTER, CAPACITY, ACCESS, STORE];
-
 #[async_trait]
 impl StatusSource for RelayStatus {
-    fn parts(&self) -> &'static [Part] {
-        let is_guarded = self.access.is_controlled() || self.connections.tls.is_some();
-        match (self.relay.cluster_state().is_some(), is_guarded) {
-            (false, false) => PARTS,
-            (false, true) => GUARDED_PARTS,
-            (true, false) => CLUSTER_PARTS,
-            (true, true) => GUARDED_CLUSTER_PARTS,
+    async fn checks(&self, reads_store: bool) -> Vec<Check> {
+        // A relay that shuts down fails for this reason only.
+        let is_draining = self.relay.is_draining();
+        let draining = is_draining.then(|| "shutting down".to_owned());
+        let mut checks = vec![Check::required("relay", draining)];
+        if self.relay.cluster_state().is_some() {
+            let failure = self.not_in_cluster().filter(|_| !is_draining);
+            checks.push(Check::required("cluster", failure));
         }
-    }
-
-    async fn failures(&self, part: &str) -> Vec<String> {
-        match part {
-            "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
-            "cluster" if !self.relay.is_draining() => self.not_in_cluster().into_iter().collect(),
-            "capacity" if !self.relay.is_draining() => self.full(),
-            "access" => {
-                let tls = self.connections.tls.as_deref().and_then(Tls::stale);
-                self.access.stale().into_iter().chain(tls).collect()
-            }
-            "store" => {
-                let failure = unreadable_store(&*self.store).await;
-                failure.into_iter().collect()
-            }
-            _ => Vec::new(),
+        let full = self.full().into_iter().filter(|_| !is_draining);
+        checks.push(Check::required("capacity", full));
+        if self.access.is_controlled() || self.connections.tls.is_some() {
+            // The former contents of stale files stay in use, and serve their callers.
+            let tls = self.connections.tls.as_deref().and_then(Tls::stale);
+            let stale = self.access.stale().into_iter().chain(tls);
+            checks.push(Check::optional("access", stale));
         }
+        let unreadable = match reads_store {
+            true => unreadable_store(&*self.store).await,
+            false => None,
+        };
+        // Only flags need the store; wake-ups do not.
+        checks.push(Check::optional(STORE, unreadable));
+        checks
     }
 
     fn metrics(&self) -> Metrics {
