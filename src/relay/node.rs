@@ -260,7 +260,7 @@ impl Node {
         let (routes, health) = services.routes()?;
         let calls = LocalCalls::new(routes.clone(), access.clone(), door.clone());
         let limited = relay.clone();
-        let limit = move |is_short| limited.set_short_of_memory(is_short);
+        let limit = move |is_short| limited.hub().set_short_of_memory(is_short);
         let server = Server::start(port, &server_config, routes, draining, limit)?;
         stats.set_connections(server.connections());
         let status = Arc::new(RelayStatus {

@@ -48,14 +48,13 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::hub::{
-        ActiveQueue, ActivityWatch, CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats,
-        ListenerStats, QueueOrder, QueueStats, Ranking, StreamConfig, SubscriberStream,
-        SubscriptionId, WakeBuilder,
+        CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats, StreamConfig,
+        SubscriberStream, SubscriptionId, WakeBuilder,
     },
     relay::{cluster::ClusterNode, link::LinkConfig},
     types::{
-        Accepted, GroupName, Notification, QueueAddress, Report, SubscribeOptions, check_name,
-        check_text, cluster::LifeId,
+        Accepted, GroupName, Notification, Report, SubscribeOptions, check_name, check_text,
+        cluster::LifeId,
     },
 };
 
@@ -365,8 +364,16 @@ impl Relay {
         &self.shared.stream_config.epoch
     }
 
+    pub(crate) fn hub(&self) -> &Hub {
+        &self.shared.hub
+    }
+
     pub(crate) fn clock(&self) -> Clock {
         self.shared.clock
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.shared.clock.now()
     }
 
     /// Returns the relay's name.
@@ -407,11 +414,6 @@ impl Relay {
             self.refused(Refused::Notify, error, now);
         }
         results
-    }
-
-    /// Returns what the queues of notifications that were counted before have now.
-    pub(crate) fn accepted_before(&self, notifications: &[Notification]) -> Vec<Result<Accepted>> {
-        self.shared.hub.accepted_before(notifications)
     }
 
     /// Opens a stream of messages, which ends at its maximal age. Its cursors count in the pool as well.
@@ -513,81 +515,8 @@ impl Relay {
             .map_err(|_| unknown())
     }
 
-    pub(crate) fn find_queues(
-        &self,
-        from: &str,
-        filter: &str,
-        count: usize,
-    ) -> (Vec<QueueStats>, Option<QueueAddress>) {
-        let now = self.shared.clock.now();
-        self.shared.hub.find_queues(from, filter, count, now)
-    }
-
-    pub(crate) fn named_queues(&self, names: &[QueueAddress]) -> Vec<QueueStats> {
-        self.shared.hub.named_queues(names, self.shared.clock.now())
-    }
-
-    /// Begins a search for the first queues in an order.
-    pub(crate) fn rank_queues(&self, order: QueueOrder, filter: &str, count: usize) -> Ranking {
-        let now = self.shared.clock.now();
-        self.shared.hub.rank_queues(order, filter, count, now)
-    }
-
-    /// Visits the next queues of the search; returns how many there were, 0 at the end.
-    pub(crate) fn rank_some(
-        &self,
-        ranking: &mut Ranking,
-        is_visible: impl Fn(&QueueAddress) -> bool,
-    ) -> usize {
-        let now = self.shared.clock.now();
-        self.shared.hub.rank_some(ranking, is_visible, now)
-    }
-
-    /// Returns what the search has found, with rates.
-    pub(crate) fn ranked(&self, ranking: Ranking) -> Vec<(QueueStats, u64)> {
-        ranking.into_stats(self.shared.clock.now())
-    }
-
-    /// Measures the busiest queues until the drop of the watch.
-    pub(crate) fn watch_activity(&self) -> ActivityWatch {
-        self.shared.hub.watch_activity(self.shared.clock.now())
-    }
-
-    pub(crate) fn active_queues(&self) -> Vec<ActiveQueue> {
-        self.shared.hub.active_queues()
-    }
-
-    pub(crate) fn lost_listeners(
-        &self,
-        after: Option<SubscriptionId>,
-        count: usize,
-    ) -> Vec<ListenerStats> {
-        let now = self.shared.clock.now();
-        self.shared.hub.lost_listeners(after, count, now)
-    }
-
-    pub(crate) fn listeners(
-        &self,
-        after: Option<SubscriptionId>,
-        count: usize,
-    ) -> Vec<ListenerStats> {
-        self.shared
-            .hub
-            .listeners(after, count, self.shared.clock.now())
-    }
-
     pub(crate) fn stats(&self) -> (HubStats, &RelayMetrics) {
         (self.shared.hub.stats(), &self.shared.counters)
-    }
-
-    /// Returns the reached limits, a line each.
-    pub(crate) fn full(&self) -> Vec<String> {
-        self.shared.hub.full(self.shared.clock.now())
-    }
-
-    /// Takes on no new queue, cursor and timer while the process is short of memory.
-    pub(crate) fn set_short_of_memory(&self, is_short: bool) {
-        self.shared.hub.set_short_of_memory(is_short);
     }
 }
 

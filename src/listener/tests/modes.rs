@@ -195,7 +195,8 @@ async fn a_listener_reports_when_it_is_busy_and_when_it_is_done() {
     let busy = |bench: &Bench| {
         bench
             .relay
-            .listeners(None, 10)
+            .hub()
+            .listeners(None, 10, bench.relay.now())
             .first()
             .map(|view| view.busy)
     };

@@ -45,7 +45,7 @@ impl RelayStatus {
             format!("full: the process is near its limit of {limit} MiB of memory")
         });
         let own = [connections, streams, memory].into_iter().flatten();
-        own.chain(self.relay.full()).collect()
+        own.chain(self.relay.hub().full(self.relay.now())).collect()
     }
 }
 

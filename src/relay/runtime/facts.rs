@@ -1,4 +1,4 @@
-//! What operators are told about one queue, and about the listeners of the relay.
+//! What operators are told about the listeners of the relay.
 
 use std::{
     sync::{Arc, Mutex},
@@ -8,10 +8,7 @@ use std::{
 use super::{Relay, SilentRelays};
 use crate::{
     base::{clock::Tick, sync::lock},
-    relay::hub::{
-        LimitUse, ListenerSurvey, NotedDecisions, QueueListener, QueueStats, UnservedQueue,
-    },
-    types::QueueAddress,
+    relay::hub::{ListenerSurvey, UnservedQueue},
 };
 
 /// What the relay's listeners need, and the queues without one.
@@ -32,25 +29,6 @@ const SURVEY_EVERY: Duration = Duration::from_secs(5);
 const UNSERVED: usize = 8;
 
 impl Relay {
-    /// Returns the figures of a queue, and its first listeners; no figures if the queue is not known.
-    pub(crate) fn queue_listeners(
-        &self,
-        queue: &QueueAddress,
-    ) -> (Option<QueueStats>, Vec<QueueListener>) {
-        let now = self.shared.clock.now();
-        self.shared.hub.queue_listeners(queue, now)
-    }
-
-    /// Notes the decisions about a queue for ten minutes; returns those so far.
-    pub(crate) fn noted_decisions(&self, queue: &QueueAddress) -> NotedDecisions {
-        let now = self.shared.clock.now();
-        self.shared.hub.noted_decisions(queue, now)
-    }
-
-    pub(crate) fn limits(&self) -> [LimitUse; 4] {
-        self.shared.hub.limits(self.shared.clock.now())
-    }
-
     /// Surveys the relay; the result is at most five seconds old.
     pub(crate) async fn survey(&self) -> Arc<RelaySurvey> {
         let now = self.shared.clock.now();

@@ -17,7 +17,7 @@ use crate::{
         sync::{lock, read, write},
     },
     error::{Error, ErrorKind, Result},
-    types::{GroupName, QueueAddress},
+    types::QueueAddress,
 };
 
 /// The queues, by address.
@@ -123,11 +123,6 @@ impl Relay {
         Ok(Arc::clone(
             known.or_insert_with(|| Arc::new(ScaledQueue::new())),
         ))
-    }
-
-    /// Returns the number of a group's members on a queue, of this relay.
-    pub(crate) fn group_members(&self, queue: &QueueAddress, group: &GroupName) -> usize {
-        self.shared.hub.group_members(queue, group)
     }
 
     /// Returns when this relay may have missed causes.

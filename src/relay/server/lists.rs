@@ -268,7 +268,9 @@ impl List for proto::ListQueuesRequest {
         let mut from = self.page_token.clone();
         loop {
             let count = page.count() + 1;
-            let (views, last) = relay.find_queues(&from, &self.filter, count);
+            let (views, last) = relay
+                .hub()
+                .find_queues(&from, &self.filter, count, relay.now());
             if !views.iter().all(|view| page.push(queue(view))) {
                 return Ok(page.into_part(true));
             }
@@ -304,9 +306,10 @@ impl List for proto::ListListenersRequest {
             )),
         };
         loop {
-            let mut views = relay.listeners(after, BATCH);
+            let now = relay.now();
+            let mut views = relay.hub().listeners(after, BATCH, now);
             if self.lost {
-                views.extend(relay.lost_listeners(after, BATCH));
+                views.extend(relay.hub().lost_listeners(after, BATCH, now));
                 views.sort_by_key(|view| view.subscription);
                 views.truncate(BATCH);
             }

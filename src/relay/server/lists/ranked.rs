@@ -48,15 +48,19 @@ async fn own(
 ) -> Result<Vec<(proto::Queue, u64)>> {
     check_filter(&request.filter)?;
     let (order, count) = (order_of(request)?, page_size(request.page_size)?);
-    let mut ranking = relay.rank_queues(order, &request.filter, count);
+    let mut ranking = relay
+        .hub()
+        .rank_queues(order, &request.filter, count, relay.now());
     loop {
-        let visited = relay.rank_some(&mut ranking, &is_visible);
+        let visited = relay
+            .hub()
+            .rank_some(&mut ranking, &is_visible, relay.now());
         if visited == 0 {
             break;
         }
         spend_and_yield(Work::Names(visited)).await;
     }
-    let ranked = relay.ranked(ranking).into_iter();
+    let ranked = ranking.into_stats(relay.now()).into_iter();
     Ok(ranked.map(|(view, rate)| (queue(&view), rate)).collect())
 }
 
@@ -147,7 +151,8 @@ pub(in super::super) async fn named_queues(
 ) -> BTreeMap<String, proto::Queue> {
     let names: Vec<_> = names.into_iter().collect();
     let mut all = BTreeMap::new();
-    add_all(&mut all, relay.named_queues(&names).iter().map(queue));
+    let known = relay.hub().named_queues(&names, relay.now());
+    add_all(&mut all, known.iter().map(queue));
     for names in names.chunks(MAX_NAMED) {
         let call = Call::NamedQueues(NamedQueuesRequest {
             queues: names.iter().map(ToString::to_string).collect(),
@@ -169,8 +174,9 @@ pub(in super::super) fn own_named_page(
     }
     let names = request.queues.iter().map(|name| name.parse());
     let names = names.collect::<Result<Vec<_>>>()?;
+    let known = relay.hub().named_queues(&names, relay.now());
     Ok(Answer::Queues(proto::ListQueuesResponse {
-        queues: relay.named_queues(&names).iter().map(queue).collect(),
+        queues: known.iter().map(queue).collect(),
         ..Default::default()
     }))
 }

@@ -48,7 +48,10 @@ impl StatsSource {
             ..self.relay_facts()
         };
         let survey = self.relay.survey().await;
-        let lost = self.relay.lost_listeners(None, LOST);
+        let lost = self
+            .relay
+            .hub()
+            .lost_listeners(None, LOST, self.relay.now());
         findings::of_relay(&facts, &survey, &lost)
     }
 
@@ -83,10 +86,10 @@ impl StatsSource {
     /// Returns what this relay knows about a queue. It notes its decisions about the queue from now on.
     pub(super) fn own_facts(&self, queue: &QueueAddress) -> QueueFacts {
         let relay = &self.relay;
-        let noted = relay.noted_decisions(queue);
-        let now = relay.clock().now();
-        let (stats, listeners) = relay.queue_listeners(queue);
-        let mut lost = relay.lost_listeners(None, LOST);
+        let (hub, now) = (relay.hub(), relay.now());
+        let noted = hub.noted_decisions(queue, now);
+        let (stats, listeners) = hub.queue_listeners(queue, now);
+        let mut lost = hub.lost_listeners(None, LOST, now);
         lost.retain(|one| one.selectors.iter().any(|selector| selector.matches(queue)));
         let mut found = findings::of_listeners(queue, relay.relay_id(), &listeners, &lost);
         found.extend(findings::of_state(&self.relay_facts()));
@@ -123,7 +126,7 @@ impl StatsSource {
 
     fn relay_facts(&self) -> RelayFacts {
         let relay = &self.relay;
-        let mut limits = relay.limits().to_vec();
+        let mut limits = relay.hub().limits(relay.now()).to_vec();
         let mut short_of_memory = None;
         if let Some(connections) = self.connections.get() {
             let (streams, most_streams) = connections.streams();
@@ -138,7 +141,7 @@ impl StatsSource {
             let memory = &connections.memory;
             short_of_memory = memory.limit().filter(|_| memory.is_short());
         }
-        let now = relay.clock().now();
+        let now = relay.now();
         let drain = relay.drain_state();
         RelayFacts {
             relay_id: relay.relay_id().to_owned(),

@@ -381,7 +381,7 @@ fn notify(
     requester.take_notifications(notifications.len())?;
     let counted = counted.filter(|position| *position <= relay.counted_position());
     let results = match counted {
-        Some(_) => relay.accepted_before(&notifications),
+        Some(_) => relay.hub().accepted_before(&notifications),
         None => relay.notify(&publisher, &notifications),
     };
     let accepted = results.iter().filter(|result| result.is_ok()).count();

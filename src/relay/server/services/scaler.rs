@@ -73,7 +73,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Returns what the queues of an object need. In a cluster the other relays are asked.
 async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
-    let now = relay.clock().now();
+    let now = relay.now();
     let missed = relay.missed_causes();
     let known = object.queues.iter().map(|queue| {
         let known = relay.scaled_queue(queue)?;
@@ -93,14 +93,14 @@ async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
             let is_empty = learn_emptiness(found, &known, causes, missed, now);
             QueueFacts {
                 is_served: match &object.group {
-                    Some(group) => relay.group_members(queue, group) > 0,
+                    Some(group) => relay.hub().group_members(queue, group) > 0,
                     None => found.is_some_and(|found| found.listeners > 0),
                 },
                 ..facts(queue, found, is_empty, causes, missed)
             }
         });
     let facts: Vec<_> = facts.collect();
-    Ok(Demand::of(object, &facts, relay.clock().now()))
+    Ok(Demand::of(object, &facts, relay.now()))
 }
 
 /// Remembers what the figures of a queue say about its emptiness. Returns whether it was certainly empty
@@ -280,7 +280,7 @@ impl ActiveStream {
                 Ok(demand) => demand,
                 Err(error) => return Some((Err(error.into()), self)),
             };
-            let now = self.relay.clock().now();
+            let now = self.relay.now();
             let random = &mut fastrand::Rng::new();
             if self.assertions.look(&demand, is_caused, now, random) {
                 return Some((Ok(IsActiveResponse { result: true }), self));

@@ -117,7 +117,7 @@ impl StatsSource {
 
     /// Returns the figures of this relay.
     pub(crate) async fn own(&self) -> proto::RelayStats {
-        let unreadable = self.store.failure(self.relay.clock().now()).await;
+        let unreadable = self.store.failure(self.relay.now()).await;
         let findings = self.findings(unreadable).await;
         let (relay, figures) = (&self.relay, self.relay.figures());
         let connections = self.connections.get().map_or(0, |all| all.open());
@@ -179,7 +179,7 @@ impl StatsSource {
             source: self.clone(),
             interval,
             guard,
-            _activity: self.relay.watch_activity(),
+            _activity: self.relay.hub().watch_activity(self.relay.now()),
             previous: None,
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + max_age,
@@ -187,7 +187,7 @@ impl StatsSource {
     }
 
     async fn compute(&self, previous: Option<&Snapshot>) -> Snapshot {
-        let active = self.relay.active_queues();
+        let active = self.relay.hub().active_queues();
         spend(Work::Names(active.len()));
         let mut snapshot = Snapshot {
             at: wall(),
