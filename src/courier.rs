@@ -29,7 +29,7 @@ pub use rusqlite;
 pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},
-    dead_letters::{DeadLetter, Purged},
+    dead_letters::DeadLetter,
     forget::{Forgotten, Renewed},
     manager::QueueManager,
     message::{Destination, MessageId},

@@ -1,5 +1,4 @@
-//! `courier serve|send|receive|status|history|dead|requeue|purge|forget|new-identity`: messages between
-//! machines.
+//! `courier serve|send|receive|status|history|dead|requeue|forget|new-identity`: messages between machines.
 
 mod dead;
 mod send;
@@ -99,20 +98,6 @@ next machine. The table [queues] of the configuration file sets how long history
     /// Send dead letters again
     #[command(after_help = dead::REQUEUE_HELP)]
     Requeue(Requeue),
-    /// Delete the messages that wait for a destination on another machine
-    #[command(after_help = "\
-Example:
-  reveille courier purge queues reveille://berlin:7610/orders
-
-Messages that the next machine may have already are offered no more, and go when the next connection \
-shows that it has not.")]
-    Purge {
-        #[command(flatten)]
-        dir: Dir,
-        /// reveille://HOST:PORT/QUEUE or an alias
-        #[arg(value_name = "DESTINATION")]
-        destination: String,
-    },
     /// Forget the queue file of a machine that is gone for good, or whose a sender's file is
     #[command(after_help = "\
 Example:
@@ -197,25 +182,6 @@ impl Verb {
             }
             Self::Dead(dead) => dead.run(settings).await?,
             Self::Requeue(requeue) => requeue.run(settings).await?,
-            Self::Purge { dir, destination } => {
-                let manager = dir.open(settings).await?;
-                let destination = manager.destination(&destination)?;
-                let purged = manager.purge(&destination).await?;
-                let deleted = output::count(purged.removed, "message");
-                let mut line = format!("deleted {deleted} to {destination}");
-                if purged.pending > 0 {
-                    let pending = output::count(purged.pending, "message");
-                    line.push_str(&format!(
-                        "; {pending} more will go unless the next machine has them already"
-                    ));
-                }
-                let row = json!({
-                    "destination": destination.to_string(),
-                    "deleted": purged.removed,
-                    "pending": purged.pending,
-                });
-                dir.format().next(&row, line)?;
-            }
             Self::Forget {
                 dir,
                 sender: Some(sender),

@@ -1,15 +1,13 @@
-//! Dead letters: listed, shown, removed, and sent again; and the removal of messages that wait for a
-//! machine.
+//! Dead letters: listed, shown, removed, and sent again.
 //!
 //! A dead letter keeps its body until an operator sends it again or removes it.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{OptionalExtension, Row, Transaction};
 
 use super::{
-    handover::outgoing::PURGED,
     manager::{QueueManager, Shared},
     message::{Destination, MessageId, new_id},
     status::{destination, unsigned},
@@ -43,26 +41,10 @@ pub struct DeadLetter {
     pub died_at: SystemTime,
 }
 
-/// The result of [`QueueManager::purge`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Purged {
-    /// Messages that were removed.
-    pub removed: u64,
-    /// Messages that the next machine may have stored already. They are offered no more, and the
-    /// hand-over removes those that the machine has not stored.
-    pub pending: u64,
-}
-
 /// The rows of one write.
 const STEP: usize = 100;
-/// The same, without their bodies.
-const MARKED: usize = 1_000;
 
 const COLUMNS: &str = "uid, authority, queue, reason, length(body), stored_at, died_at";
-const IS_CERTAIN: &str =
-    "id > coalesce((SELECT uncertain_upto FROM hops WHERE authority = outgoing.hop), 0)";
-const WAITING: &str = "status = 1 AND authority = ?1 AND queue = ?2";
 
 impl QueueManager {
     /// Returns up to `max` dead letters, the newest first.
@@ -190,52 +172,6 @@ impl QueueManager {
             }
         }
         Ok(count)
-    }
-
-    /// Removes the messages that wait for another machine. Those that the machine may have stored
-    /// already are removed when the hand-over has shown that it has not: removed at once, they could
-    /// still become visible there.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] for a local queue: purge the queue itself.
-    pub async fn purge(&self, destination: &Destination) -> Result<Purged> {
-        let Some(authority) = destination.authority() else {
-            let rule = "must be on another machine: purge a local queue as a queue";
-            return Err(Error::invalid("destination", rule));
-        };
-        let to = (authority.to_owned(), destination.queue().to_owned());
-        let (certain, rest) = (to.clone(), to);
-        let delete = format!(
-            "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
-             WHERE {WAITING} AND {IS_CERTAIN} LIMIT {MARKED})"
-        );
-        let removed =
-            self.repeat(move |transaction| transaction.execute(&delete, [&certain.0, &certain.1]));
-        let mut purged = Purged {
-            removed: removed.await?,
-            pending: 0,
-        };
-        // Marked messages still wait: without the last row each step would read all of them again.
-        let mut last = Some(0);
-        while let Some(after) = last {
-            let to = rest.clone();
-            let step = self.database().write(move |transaction| {
-                let mark = format!(
-                    "UPDATE outgoing SET ends_at = {PURGED} WHERE id IN (SELECT id FROM outgoing
-                     WHERE {WAITING} AND id > ?3 ORDER BY id LIMIT {MARKED}) RETURNING id"
-                );
-                let mut mark = transaction.prepare_cached(&mark)?;
-                let rows = mark.query_map(params![to.0, to.1, after], |row| row.get(0))?;
-                rows.collect::<rusqlite::Result<Vec<i64>>>()
-            });
-            let marked = step.await?;
-            purged.pending += marked.len() as u64;
-            last = marked.into_iter().max();
-        }
-        if purged.pending > 0 {
-            self.shared.signal_outgoing();
-        }
-        Ok(purged)
     }
 }
 

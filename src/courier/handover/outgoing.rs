@@ -13,10 +13,6 @@ pub(super) type Destination = (String, String);
 const TOO_OLD: &str = "the next machine did not accept it within the age limit";
 /// All messages may be stored at the hop.
 pub(crate) const ALL: i64 = i64::MAX;
-/// The age limit of a purged message. It is removed when it is certain that the hop has not stored it.
-pub(crate) const PURGED: Micros = -1;
-/// The purged messages that a step removes.
-const REMOVED: usize = 1_000;
 
 /// A message to another machine, as a commit adds it.
 #[derive(Debug)]
@@ -111,8 +107,8 @@ pub(crate) fn destinations(
 }
 
 /// Moves up to `most` ready messages beyond their age limit to the dead letters, without their next
-/// machines, and removes purged ones; returns how many. A message that its next machine may have stored
-/// stays: only a connection shows whether it has.
+/// machines; returns how many. A message that its next machine may have stored stays: only a connection
+/// shows whether it has.
 pub(crate) fn expire_unoffered(
     transaction: &Transaction<'_>,
     now: Micros,
@@ -126,8 +122,8 @@ pub(crate) fn expire_unoffered(
     Ok(expired)
 }
 
-/// Moves up to `most` ready messages of a next machine beyond their age limit to the dead letters, and
-/// removes purged ones: those behind the row `after`. Returns how many; `most` if there may be more.
+/// Moves up to `most` ready messages of a next machine beyond their age limit to the dead letters: those
+/// behind the row `after`. Returns how many; `most` if there may be more.
 pub(super) fn expire(
     transaction: &Transaction<'_>,
     hop: &str,
@@ -135,14 +131,8 @@ pub(super) fn expire(
     now: Micros,
     most: usize,
 ) -> rusqlite::Result<usize> {
-    let purged = "DELETE FROM outgoing WHERE id IN (SELECT id FROM outgoing
-                    WHERE hop = ?1 AND status = 1 AND ends_at = ?2 AND id > ?3 LIMIT ?4)";
-    let values = params![hop, PURGED, after, limit(REMOVED)];
-    if transaction.prepare_cached(purged)?.execute(values)? == REMOVED {
-        return Ok(most);
-    }
     let sql = "SELECT id FROM outgoing
-               WHERE hop = ?1 AND status = 1 AND ends_at BETWEEN 0 AND ?2 AND id > ?3
+               WHERE hop = ?1 AND status = 1 AND ends_at <= ?2 AND id > ?3
                ORDER BY ends_at LIMIT ?4";
     let rows: Vec<i64> = transaction
         .prepare_cached(sql)?

@@ -174,7 +174,7 @@ impl SenderSession {
     ) -> rusqlite::Result<Vec<OfferedMessage>> {
         let sql = "SELECT id, uid, authority, queue, visited, checksum, body FROM outgoing
                    WHERE hop = ?1 AND status = 1 AND authority = ?2 AND queue = ?3
-                     AND ends_at IS NOT -1 ORDER BY id";
+                   ORDER BY id";
         let mut select = transaction.prepare_cached(sql)?;
         let mut destinations = destinations(transaction, &self.hop)?;
         self.postponed

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Transaction, backup::Backup};
 
 use super::{
     OFFER, Policy, ReceiverSession, SenderRights, SenderSession, bury_absent,
-    outgoing::{self, NewOutgoing, PURGED, detours, reroute},
+    outgoing::{self, NewOutgoing, detours, reroute},
 };
 use crate::{
     Result,
@@ -543,43 +543,6 @@ fn a_restored_sender_brings_no_message_twice_whichever_way_it_was_consumed() {
             2
         );
     }
-}
-
-/// A message that was offered may be there. The others go at once, although a connection is open.
-#[test]
-fn messages_that_are_purged_while_a_connection_is_open_are_not_offered_and_go() {
-    let (mut from, to) = (file(1), file(2));
-    create_queue(&to, "orders");
-    for uid in 1..=3 {
-        commit_message(&mut from, uid, "orders");
-    }
-    let mut pair = Pair::new(from, to, 1);
-    pair.settle();
-    assert_eq!(pair.visible(), [[1; 16]]);
-    let purge = "UPDATE outgoing SET ends_at = ?1 WHERE status = 1";
-    assert_eq!(pair.from.execute(purge, [PURGED]).expect("purged"), 2);
-    pair.now += 60_000_000;
-    assert!(pair.offer().is_none());
-    let left = "SELECT count(*) FROM outgoing WHERE status = 1";
-    assert_eq!(number(&pair.from, left), 0);
-    assert_eq!(number(&pair.from, "SELECT count(*) FROM dead_letters"), 0);
-}
-
-#[test]
-fn purged_messages_on_the_way_wait_for_their_answer() {
-    let (mut from, to) = (file(1), file(2));
-    create_queue(&to, "orders");
-    commit_message(&mut from, 1, "orders");
-    let mut pair = Pair::new(from, to, u64::MAX);
-    let offer = pair.offer().expect("an offer");
-    pair.from
-        .execute("UPDATE outgoing SET ends_at = ?1", [PURGED])
-        .expect("purged");
-    assert!(pair.offer().is_none());
-    let answer = pair.receives(offer).expect("a sound offer");
-    pair.answered(answer).expect("a sound answer");
-    pair.settle();
-    assert_eq!(pair.visible(), [[1; 16]], "it was there already");
 }
 
 #[test]
