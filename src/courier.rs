@@ -5,7 +5,6 @@
 //! point each message is on exactly one side.
 
 mod config;
-mod crash_point;
 mod dead_letters;
 mod forget;
 pub(crate) mod handover;

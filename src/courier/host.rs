@@ -24,7 +24,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::hop::Hop;
 pub(crate) use self::receiving::ReceivingStream;
-use super::{QueueManager, crash_point::crash_point, handover::Policy};
+use super::{QueueManager, handover::Policy};
 use crate::{
     base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
     client::{ClientTls, Credential},
@@ -242,17 +242,12 @@ impl Shared {
     /// Notifies the relay of new messages. A slow relay delays no hand-over.
     async fn notify(&self) {
         loop {
-            crash_point("notifying-before");
-            match self.manager.notify_pending().await {
-                Ok(0) => {}
-                Ok(_) => crash_point("notifying-after"),
-                Err(error) => {
-                    self.report(
-                        ERROR_OF_RELAY,
-                        &error,
-                        "the relay was not notified of messages",
-                    );
-                }
+            if let Err(error) = self.manager.notify_pending().await {
+                self.report(
+                    ERROR_OF_RELAY,
+                    &error,
+                    "the relay was not notified of messages",
+                );
             }
             tokio::select! {
                 () = self.unnotified.notified() => {}

@@ -14,7 +14,6 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    crash_point::crash_point,
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
     steps::{
@@ -229,7 +228,6 @@ impl Transaction {
         if !self.sent.is_empty() {
             self.check_time()?;
         }
-        crash_point("transaction-before-commit");
         let sent = std::mem::take(&mut self.sent);
         let has_sent = !sent.is_empty();
         let goes_out = sent.iter().any(|send| send.hop.is_some());
@@ -249,7 +247,6 @@ impl Transaction {
             work(transaction)
         });
         let value = committed.await?;
-        crash_point("transaction-after-commit");
         self.is_over = true;
         if goes_out {
             self.shared.signal_outgoing();

@@ -26,8 +26,6 @@ struct Machine {
     home: TempDir,
     address: String,
     host: Option<Child>,
-    /// `NAME:N`: the host ends at its Nth passage of this crash point.
-    crash_at: Option<&'static str>,
 }
 
 impl Machine {
@@ -37,7 +35,6 @@ impl Machine {
             home,
             address: free_address(),
             host: None,
-            crash_at: None,
         }
     }
 
@@ -57,11 +54,7 @@ impl Machine {
             .append(true)
             .open(self.home.path().join("host.log"))
             .expect("a log");
-        let mut command = reveille(&self.home, &typed);
-        if let Some(point) = self.crash_at {
-            command.env("REVEILLE_CRASH_POINT", point);
-        }
-        let host = command.stderr(log).spawn();
+        let host = reveille(&self.home, &typed).stderr(log).spawn();
         self.host = Some(host.expect("it starts"));
         until("the host listens", async || {
             let connected = tokio::net::TcpStream::connect(&self.address).await;

@@ -18,7 +18,7 @@ use super::{HostConfig, Shared};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
     client::{ClientTls, Connector, Credential, RelayChannel},
-    courier::{crash_point::crash_point, handover::SenderSession},
+    courier::handover::SenderSession,
     error::{Error, ErrorKind, Result},
     queue::sqlite::clock::{self, Micros},
     wire::{
@@ -149,7 +149,6 @@ async fn connection(
     let opened = opened.map_err(|_| silent(authority))?;
     let answers =
         opened.map_err(|status| without_credential(shared, authority, from_status(status)))?;
-    crash_point("sending-after-hello");
     let ended = sending.run(answers.into_inner(), changed).await;
     if let Some(session) = sending.session {
         *accepted = session.has_accepted();
@@ -246,23 +245,18 @@ impl Sending<'_> {
         }
         let next = self.step(false, SenderSession::next_offer).await?;
         if let Some(offer) = next.offer {
-            crash_point("sending-before-offer");
             self.send(offer);
-            crash_point("sending-after-offer");
         }
         Ok(next.wait.unwrap_or(Duration::MAX))
     }
 
     async fn on_answer(&mut self, answer: HandOverResponse) -> Result<()> {
         self.progress = Instant::now();
-        crash_point("sending-before-write");
         let is_synced = self.session()?.awaits_verdicts();
         let handled = self.step(is_synced, |session, transaction, now| {
             session.on_answer(transaction, now, answer)
         });
-        handled.await?;
-        crash_point("sending-after-write");
-        Ok(())
+        handled.await
     }
 
     /// Runs a step of the session. Without `is_synced`, a loss of power may undo it until the next synced

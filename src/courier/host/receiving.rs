@@ -7,10 +7,7 @@ use std::sync::Arc;
 
 use super::Shared;
 use crate::{
-    courier::{
-        crash_point::crash_point,
-        handover::{ReceiverSession, SenderRights},
-    },
+    courier::handover::{ReceiverSession, SenderRights},
     error::Result,
     queue::sqlite::clock::{self, machine_time},
     wire::proto::{HandOverRequest, HandOverResponse},
@@ -32,11 +29,6 @@ impl ReceivingStream {
         }
     }
 
-    /// The next request is awaited: the last answer, if there was one, was passed to the connection.
-    pub(crate) fn answered(&self) {
-        crash_point("receiving-after-answer");
-    }
-
     /// Handles a request of a sender, and returns the answer.
     ///
     /// # Errors
@@ -52,7 +44,6 @@ impl ReceivingStream {
         rights: SenderRights,
     ) -> Result<HandOverResponse> {
         let mut session = self.session.clone();
-        crash_point("receiving-before-write");
         let handled = self.shared.manager.database().write(move |transaction| {
             // Exactly: confirmed messages are read in the order of their times.
             let times = (clock::advance_exactly(transaction)?, machine_time());
@@ -60,7 +51,6 @@ impl ReceivingStream {
             Ok((session, answer))
         });
         let (session, answer) = handled.await?;
-        crash_point("receiving-after-write");
         // Messages may have become visible, or may go to the next machine.
         self.shared.file_changed();
         self.session = session;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::Machine;
-use crate::support::until;
+use crate::support::{Way, Wire, until};
 
 impl Machine {
     /// Kills the host.
@@ -75,7 +75,8 @@ async fn a_replaced_queue_file_gets_messages_only_after_the_operator_says_so() {
 async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
     let (mut rome, berlin) = (Machine::hosted(&[]).await, Machine::hosted(&[]).await);
     berlin.create("orders").await;
-    let to = berlin.destination("orders");
+    let wire = Wire::to(berlin.address.parse().expect("an address")).await;
+    let to = format!("reveille://{}/orders", wire.address());
     rome.run(&["courier", "send", rome.place(), &to, "first"])
         .await;
     rome.confirmed(1).await;
@@ -83,28 +84,33 @@ async fn a_restored_host_confirms_messages_that_its_file_does_not_know() {
     let copy = rome.remove_file();
     rome.restore_file(&copy);
 
-    // Rome ends when Berlin has stored the message, before it has written that: the first answer is
-    // the welcome, and the second one accepts.
-    rome.crash_at = Some("sending-before-write:2");
+    // The stream is open now. Rome is killed when Berlin has stored the third message, before Rome is
+    // told so.
     rome.host(&[]).await;
     rome.run(&["courier", "send", rome.place(), &to, "second"])
         .await;
-    let mut host = rome.host.take().expect("a host");
-    host.wait().await.expect("it has ended");
-    let status = berlin.json(&["courier", "status", berlin.place()]).await;
-    assert_eq!(status["accepted"], 1, "{status}");
+    rome.confirmed(2).await;
+    wire.stall_way(Way::Down);
+    rome.run(&["courier", "send", rome.place(), &to, "third"])
+        .await;
+    until("Berlin has the message", async || {
+        let status = berlin.json(&["courier", "status", berlin.place()]).await;
+        status["accepted"] == 1
+    })
+    .await;
+    rome.kill().await;
 
     // The copy has no message for Berlin.
     rome.remove_file();
     rome.restore_file(&copy);
-    rome.crash_at = None;
+    wire.mend();
     rome.host(&[]).await;
     until("Berlin shows the message", async || {
         let status = berlin.json(&["courier", "status", berlin.place()]).await;
         status["accepted"] == 0
     })
     .await;
-    assert_eq!(berlin.receive("orders").await, ["first", "second"]);
+    assert_eq!(berlin.receive("orders").await, ["first", "second", "third"]);
 }
 
 /// A listener deletes messages without a transaction, as `queue get --delete` does.

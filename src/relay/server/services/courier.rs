@@ -73,7 +73,6 @@ impl Answers {
     /// Returns the answer to the next request; `None` at their end, and at the maximum age of the
     /// connection.
     async fn next(&mut self) -> Result<Option<HandOverResponse>, Status> {
-        self.receiving.answered();
         let request = tokio::select! {
             biased;
             // Between two requests nothing is half done. The sender connects again.
