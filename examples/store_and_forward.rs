@@ -95,7 +95,7 @@ async fn send_all(queues: &QueueManager, to: &Destination, messages: i64) -> Res
         } else {
             // The transaction of the queue writes the application's row.
             let mut transaction = queues.begin_with(TIMEOUT)?;
-            transaction.send(to, body).await?;
+            transaction.send(to, body)?;
             commit(transaction, INSERT_SENT, number).await?;
         }
         sleep(Duration::from_millis(20)).await;

@@ -384,7 +384,7 @@ async fn open(directory: &Path, host: &Host) -> Result<QueueManager> {
 /// Sends one message, and waits until it is on the disk.
 async fn send(manager: &QueueManager, to: &Destination, body: Vec<u8>) -> Result<()> {
     let mut transaction = manager.begin();
-    transaction.send(to, body).await?;
+    transaction.send(to, body)?;
     transaction.commit().await?;
     Ok(())
 }

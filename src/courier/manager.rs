@@ -4,7 +4,7 @@
 //! `notifying`, `retention`, `hosting`, `status`, `dead_letters`.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
@@ -56,7 +56,7 @@ use crate::{
 /// let mut transaction = manager.begin();
 /// if let Some(order) = transaction.receive("orders").await? {
 ///     let invoices = manager.destination("reveille://billing:7600/invoices")?;
-///     transaction.send(&invoices, order.body).await?;
+///     transaction.send(&invoices, order.body)?;
 /// }
 /// transaction.commit().await?;
 /// # Ok(())
@@ -88,11 +88,10 @@ pub(super) struct Shared {
     /// Set if a transaction of the caller has sent to another machine.
     pub(super) sent_in: AtomicBool,
     outgoing: watch::Sender<u64>,
-    /// By next machine, the number of sends until the waiting messages are counted again.
+    /// By next machine, the number of sends until the waiting messages are counted again: a count reads
+    /// all of them.
     pub(super) outgoing_room: Mutex<HashMap<String, u64>>,
     pub(super) steady: Mutex<SteadyClock>,
-    /// Queues of the file to which this process has sent.
-    pub(super) known_queues: Mutex<HashSet<String>>,
     pub(super) scope: Scope,
     /// Taken by the first receive.
     process: Mutex<Option<ProcessLock>>,
@@ -148,7 +147,6 @@ impl QueueManager {
             outgoing: watch::Sender::new(0),
             outgoing_room: Mutex::default(),
             steady: Mutex::new(SteadyClock::new()),
-            known_queues: Mutex::default(),
             scope: Scope::new(),
             process: Mutex::new(None),
             host: OnceLock::new(),

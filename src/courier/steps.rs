@@ -378,11 +378,12 @@ const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_a
      WHERE m.id = j.value ->> 0 AND m.receipt = j.value ->> 1
      ON CONFLICT (uid) DO UPDATE SET received_at = excluded.received_at";
 
-/// Applies a commit as a whole, or refuses it.
+/// Applies a commit as a whole, or refuses it; `check_room` runs before each message is added.
 pub(super) fn commit(
     transaction: &Transaction<'_>,
     outcome: &Outcome,
     now: Micros,
+    check_room: impl Fn(&NewSend) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
     if now >= outcome.ends_at {
         return Err(refuse(time_is_over(Some(outcome.timeout))));
@@ -392,6 +393,7 @@ pub(super) fn commit(
         forget(transaction, &outcome.tx, *row)?;
     }
     for send in &outcome.sent {
+        check_room(send)?;
         insert(transaction, send, (now, now), outcome.outgoing_ends_at)?;
     }
     Ok(())

@@ -57,7 +57,7 @@ async fn send(manager: &QueueManager, to: &str, bodies: &[&str]) -> Vec<MessageI
     let mut transaction = manager.begin();
     let mut ids = Vec::new();
     for body in bodies {
-        ids.push(transaction.send(&to, body.to_string()).await.expect("sent"));
+        ids.push(transaction.send(&to, body.to_string()).expect("sent"));
     }
     transaction.commit().await.expect("committed");
     ids

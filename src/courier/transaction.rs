@@ -104,18 +104,15 @@ impl Transaction {
     }
 
     /// Adds a message that is sent by the commit. Returns the id that it keeps on its way. The
-    /// messages stay in memory until then, at most 64 MiB; the manager's limits do not count them.
+    /// messages stay in memory until then, at most 64 MiB. The commit checks that the queue exists and
+    /// has room.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body is too long;
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a local queue does not exist;
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if this limit or one of the manager's
-    /// settings is reached; [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over. The
-    /// transaction goes on without the message.
-    ///
-    /// # Cancel safety
-    /// A cancelled send is not part of the commit.
-    pub async fn send(&mut self, to: &Destination, body: impl Into<Bytes>) -> Result<MessageId> {
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if this limit is reached;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over. The transaction goes on
+    /// without the message.
+    pub fn send(&mut self, to: &Destination, body: impl Into<Bytes>) -> Result<MessageId> {
         let send = self.shared.new_send(new_id()?, to, body.into())?;
         let (uid, size) = (send.uid, send.body.len() + OVERHEAD);
         self.check_time()?;
@@ -123,16 +120,6 @@ impl Transaction {
             let message = format!("transaction: its messages may have at most {MAX_SENT} bytes");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        let send = if self.shared.has_room(&send) {
-            send
-        } else {
-            let shared = Arc::clone(&self.shared);
-            let check = self.shared.database.run(move |connection| {
-                shared.check_room(connection, &send)?;
-                Ok(send)
-            });
-            check.await?
-        };
         self.sent_bytes += size;
         self.sent.push(send);
         Ok(MessageId::from_bytes(uid))
@@ -195,8 +182,9 @@ impl Transaction {
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the time-out is over or another
     /// consumer has got a received message since: nothing was committed, and the transaction is
-    /// rolled back; the same with [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a queue is
-    /// gone. After any other error that is not a [refusal](crate::ErrorKind::is_refusal) the
+    /// rolled back; the same with [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if a local queue
+    /// does not exist, and with [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if a limit of the
+    /// manager's settings is reached. After any other error that is not a [refusal](crate::ErrorKind::is_refusal) the
     /// commit may have taken effect.
     ///
     /// # Cancel safety
@@ -239,11 +227,13 @@ impl Transaction {
             received: self.received.clone(),
             outgoing_ends_at: 0,
         };
-        let max_age = self.shared.config.max_age;
+        let shared = Arc::clone(&self.shared);
         let committed = self.shared.database.write(move |transaction| {
             let now = clock::advance_exactly(transaction)?;
-            outcome.outgoing_ends_at = later(now, max_age);
-            commit(transaction, &outcome, now)?;
+            outcome.outgoing_ends_at = later(now, shared.config.max_age);
+            commit(transaction, &outcome, now, |send| {
+                shared.check_room(transaction, send)
+            })?;
             work(transaction)
         });
         let value = committed.await?;
@@ -313,38 +303,24 @@ impl Shared {
         })
     }
 
-    /// Returns whether a message has room where it goes, as far as this process knows.
-    fn has_room(&self, send: &NewSend) -> bool {
-        let Some(hop) = &send.hop else {
-            return self.config.max_queue.is_none()
-                && lock(&self.known_queues).contains(&send.queue);
-        };
-        match lock(&self.outgoing_room).get_mut(hop) {
-            Some(room) if *room > 0 => {
-                *room -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Checks that a message has room where it goes, and that a queue of this file exists.
+    /// Checks that a message has room where it goes.
     pub(super) fn check_room(
         &self,
         connection: &rusqlite::Connection,
         send: &NewSend,
     ) -> rusqlite::Result<()> {
-        if let Some(hop) = &send.hop {
-            let room = steps::check_outgoing(connection, hop, self.config.max_outgoing)?;
-            lock(&self.outgoing_room).insert(hop.clone(), room);
+        let Some(hop) = &send.hop else {
+            let check = |max| check_queue(connection, &send.queue, max);
+            return self.config.max_queue.map_or(Ok(()), check);
+        };
+        if let Some(room) = lock(&self.outgoing_room).get_mut(hop)
+            && *room > 0
+        {
+            *room -= 1;
             return Ok(());
         }
-        check_queue(
-            connection,
-            &send.queue,
-            self.config.max_queue.unwrap_or(u64::MAX),
-        )?;
-        lock(&self.known_queues).insert(send.queue.clone());
+        let room = steps::check_outgoing(connection, hop, self.config.max_outgoing)?;
+        lock(&self.outgoing_room).insert(hop.clone(), room);
         Ok(())
     }
 }
@@ -385,9 +361,7 @@ impl QueueManager {
             return Err(Error::invalid("transaction", rule));
         }
         let insert = || {
-            if !shared.has_room(&send) {
-                shared.check_room(transaction, &send)?;
-            }
+            shared.check_room(transaction, &send)?;
             let now = clock::advance_exactly(transaction)?;
             steps::insert(
                 transaction,

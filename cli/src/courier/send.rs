@@ -97,7 +97,7 @@ async fn send(
     let mut transaction = manager.begin_with(TIMEOUT)?;
     let mut ids = Vec::new();
     for body in bodies {
-        ids.push(transaction.send(destination, body).await?.to_string());
+        ids.push(transaction.send(destination, body)?.to_string());
     }
     transaction.commit().await?;
     Ok(ids)

@@ -114,7 +114,7 @@ impl Workload {
             self.calls.history.bodies.insert(number, body.clone());
             let to = DESTINATIONS[self.random.usize(..3)];
             let to = manager.destination(to).expect("a destination");
-            transaction.send(&to, body).await.expect("sent");
+            transaction.send(&to, body).expect("sent");
             sent.push(number);
         }
         let begun = self.mounted.disk.moment();

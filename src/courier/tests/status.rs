@@ -29,7 +29,7 @@ async fn the_status_counts_each_state() {
         .expect("received")
         .expect("there");
     let far = manager.destination(FAR).expect("a destination");
-    open.send(&far, "5").await.expect("sent");
+    open.send(&far, "5").expect("sent");
 
     let status = manager.status().await.expect("read");
     let queues: Vec<_> = status
@@ -62,7 +62,7 @@ async fn the_status_of_a_message_follows_it() {
     assert_eq!(status(MessageId::from_bytes([7; 16])).await, None);
     let orders = manager.destination("orders").expect("a queue");
     let mut sending = manager.begin();
-    let id = sending.send(&orders, "tea").await.expect("sent");
+    let id = sending.send(&orders, "tea").expect("sent");
     assert_eq!(status(id).await, None, "it is in the memory of its process");
     sending.commit().await.expect("committed");
     let arrived = status(id).await.expect("known");

@@ -10,14 +10,14 @@ async fn a_commit_sends_in_order_and_a_rollback_sends_nothing() {
     let manager = place.open().await;
     let orders = manager.destination("orders").expect("a queue");
     let mut dropped = manager.begin();
-    dropped.send(&orders, "dropped").await.expect("sent");
+    dropped.send(&orders, "dropped").expect("sent");
     drop(dropped);
     let mut undone = manager.begin();
-    undone.send(&orders, "undone").await.expect("sent");
+    undone.send(&orders, "undone").expect("sent");
     undone.roll_back().await.expect("rolled back");
     send(&manager, "orders", &["a", "b", "c"]).await;
     let mut open = manager.begin();
-    open.send(&orders, "not ready").await.expect("sent");
+    open.send(&orders, "not ready").expect("sent");
     assert_eq!(drain(&manager, "orders").await, ["a", "b", "c"]);
     drop(open);
     assert_eq!(drain(&manager, "orders").await, [""; 0]);
@@ -40,10 +40,12 @@ async fn committed_messages_count_against_the_limits() {
         let to = manager.destination(to).expect("a destination");
         for body in ["a", "b", "c"] {
             let mut one = manager.begin();
-            one.send(&to, body).await.expect("room");
+            one.send(&to, body).expect("room");
             one.commit().await.expect("committed");
         }
-        let error = manager.begin().send(&to, "d").await.expect_err("full");
+        let mut full = manager.begin();
+        full.send(&to, "d").expect("in memory");
+        let error = full.commit().await.expect_err("full");
         assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
         assert!(error.message().contains(words), "{error}");
     }
@@ -59,7 +61,7 @@ async fn a_transaction_has_a_limit_of_bytes_and_goes_on_without_the_message_beyo
     let body = bytes::Bytes::from(vec![b'x'; manager.config().max_body]);
     let mut count = 0;
     let error = loop {
-        match many.send(&orders, body.clone()).await {
+        match many.send(&orders, body.clone()) {
             Ok(_) => count += 1,
             Err(error) => break error,
         }
@@ -67,7 +69,7 @@ async fn a_transaction_has_a_limit_of_bytes_and_goes_on_without_the_message_beyo
     assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
     assert!(error.message().starts_with("transaction: "), "{error}");
     assert_eq!(count, 1_020, "64 MiB with what each takes beside its body");
-    many.send(&orders, "small").await.expect("there is room");
+    many.send(&orders, "small").expect("there is room");
     many.commit().await.expect("committed");
     let all = number(&manager, "SELECT count(*) FROM messages").await;
     assert_eq!(all, 1_021);
@@ -92,25 +94,9 @@ async fn cancelled<T>(manager: &QueueManager, step: impl Future<Output = Result<
 }
 
 #[tokio::test]
-async fn a_cancelled_step_leaves_nothing_behind() {
+async fn a_cancelled_receive_leaves_nothing_behind() {
     let place = Place::new();
     let manager = place.open().await;
-    let orders = manager.destination("orders").expect("a queue");
-    for ends in ["commit", "rollback", "drop"] {
-        let mut sending = manager.begin();
-        sending.send(&orders, "a").await.expect("sent");
-        let elsewhere = manager.destination(&format!("reveille://{ends}:1/in"));
-        let elsewhere = elsewhere.expect("a destination");
-        cancelled(&manager, sending.send(&elsewhere, "never")).await;
-        match ends {
-            "commit" => sending.commit().await.expect("committed"),
-            "rollback" => sending.roll_back().await.expect("rolled back"),
-            _ => drop(sending),
-        }
-    }
-    assert_eq!(number(&manager, "SELECT count(*) FROM outgoing").await, 0);
-    assert_eq!(drain(&manager, "orders").await, ["a"]);
-
     send(&manager, "orders", &["b"]).await;
     let mut receiving = manager.begin();
     cancelled(&manager, receiving.receive("orders")).await;
@@ -171,9 +157,9 @@ async fn messages_in_memory_end_with_the_time_out_too() {
     let orders = manager.destination("orders").expect("a queue");
     let timeout = Duration::from_millis(200);
     let mut late = manager.begin_with(timeout).expect("valid");
-    late.send(&orders, "tea").await.expect("sent");
+    late.send(&orders, "tea").expect("sent");
     tokio::time::sleep(timeout).await;
-    let error = late.send(&orders, "milk").await.expect_err("over");
+    let error = late.send(&orders, "milk").expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Conflict);
     let error = late.commit().await.expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Conflict);
@@ -194,7 +180,7 @@ async fn a_message_goes_on_with_its_receive_or_not_at_all() {
             .expect("received")
             .expect("there");
         assert_eq!((order.id, order.dequeue_count), (ids[0], round));
-        transaction.send(&invoices, order.body).await.expect("sent");
+        transaction.send(&invoices, order.body).expect("sent");
         match round {
             1 => transaction.roll_back().await.expect("rolled back"),
             _ => transaction.commit().await.expect("committed"),
@@ -250,9 +236,9 @@ async fn a_transaction_ends_with_its_time_out_and_applies_nothing_after() {
         .await
         .expect("received")
         .expect("there");
-    late.send(&invoices, "bill").await.expect("sent");
+    late.send(&invoices, "bill").expect("sent");
     tokio::time::sleep(timeout).await;
-    let error = late.send(&invoices, "more").await.expect_err("over");
+    let error = late.send(&invoices, "more").expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Conflict);
     let error = late.commit().await.expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Conflict);
@@ -276,7 +262,7 @@ async fn a_commit_conflicts_if_another_consumer_has_got_the_message() {
     let mut slow = manager.begin();
     slow.receive_many("orders", 2).await.expect("received");
     let invoices = manager.destination("invoices").expect("a queue");
-    slow.send(&invoices, "bill").await.expect("sent");
+    slow.send(&invoices, "bill").expect("sent");
     execute(
         &manager,
         "UPDATE messages SET visible_at = 0 WHERE body = x'746561'",
@@ -314,7 +300,7 @@ async fn after_a_crash_sent_messages_are_gone_and_received_ones_come_back() {
         .await
         .expect("received")
         .expect("there");
-    lost.send(&far, "never").await.expect("sent");
+    lost.send(&far, "never").expect("sent");
     std::mem::forget(lost);
     drop(manager);
 
@@ -376,7 +362,8 @@ async fn messages_to_another_machine_wait_in_the_order_of_the_commits() {
         .expect("a destination");
     send(&manager, "reveille://near:7600/in", &["5", "6"]).await;
     signal.mark_unchanged();
-    let error = full.send(&near, "7").await.expect_err("full");
+    full.send(&near, "7").expect("in memory");
+    let error = full.commit().await.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(
         error
@@ -387,8 +374,10 @@ async fn messages_to_another_machine_wait_in_the_order_of_the_commits() {
     // A machine that is away stops no send to others.
     let gate = manager.destination("reveille://a.far:7600/in");
     let gate = gate.expect("a destination");
-    full.send(&gate, "8").await.expect("room");
-    drop(full);
+    let mut other = manager.begin();
+    other.send(&gate, "8").expect("in memory");
+    other.commit().await.expect("room");
+    signal.mark_unchanged();
     send(&manager, "orders", &["local"]).await;
     assert!(
         !signal.has_changed().expect("open"),
@@ -411,7 +400,7 @@ async fn a_file_that_is_locked_read_only_or_full_says_so_and_loses_nothing() {
     let orders = manager.destination("orders").expect("a queue");
     let attempt = async || {
         let mut transaction = manager.begin();
-        transaction.send(&orders, vec![7; 60_000]).await?;
+        transaction.send(&orders, vec![7; 60_000])?;
         transaction.commit().await
     };
     let other = rusqlite::Connection::open(place.path()).expect("open");
@@ -471,24 +460,26 @@ async fn refused_sends_name_the_field_and_leave_the_transaction_usable() {
             ErrorKind::Invalid,
             "body: must be at most 10 bytes",
         ),
-        (
-            &missing,
-            "",
-            ErrorKind::NotFound,
-            "create it first, for example with `reveille",
-        ),
         (&reserved, "", ErrorKind::Invalid, "is reserved"),
     ] {
-        let error = transaction.send(to, body).await.expect_err(words);
+        let error = transaction.send(to, body).expect_err(words);
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.message().contains(words), "{error}");
     }
     let error = transaction.receive("nowhere").await.expect_err("missing");
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    transaction.send(&orders, "1").await.expect("sent");
+    let mut lost = manager.begin();
+    lost.send(&missing, "").expect("in memory");
+    let error = lost.commit().await.expect_err("no queue");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let words = "create it first, for example with `reveille";
+    assert!(error.message().contains(words), "{error}");
+    transaction.send(&orders, "1").expect("sent");
     transaction.commit().await.expect("committed");
     send(&manager, "orders", &["2"]).await;
-    let error = manager.begin().send(&orders, "3").await.expect_err("full");
+    let mut full = manager.begin();
+    full.send(&orders, "3").expect("in memory");
+    let error = full.commit().await.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(
         error

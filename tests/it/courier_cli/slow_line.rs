@@ -62,10 +62,7 @@ async fn a_backlog_moves_over_a_line_of_20_kib_a_second() {
     let to = to.expect("a destination");
     let mut transaction = manager.begin();
     for _ in 0..140 {
-        transaction
-            .send(&to, vec![b'x'; 1_024])
-            .await
-            .expect("sent");
+        transaction.send(&to, vec![b'x'; 1_024]).expect("sent");
     }
     transaction.commit().await.expect("committed");
     drop(manager);

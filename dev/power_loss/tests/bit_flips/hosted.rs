@@ -147,7 +147,7 @@ impl Writer<'_> {
         let body = self.next();
         let to = self.manager.destination(to).expect("a destination");
         let mut transaction = self.manager.begin();
-        transaction.send(&to, body).await.expect("sent");
+        transaction.send(&to, body).expect("sent");
         transaction.commit().await.expect("committed");
     }
 

@@ -45,7 +45,7 @@ async fn original() -> (Original, Vec<(u64, usize)>) {
         let body = random_body(number, &mut random);
         committed.insert(number, body.clone());
         let mut transaction: Transaction = manager.begin();
-        transaction.send(&orders, body).await.expect("sent");
+        transaction.send(&orders, body).expect("sent");
         transaction.commit().await.expect("committed");
         let length = fs::metadata(&log).expect("a log").len();
         lengths.push((number, usize::try_from(length).expect("a length")));
