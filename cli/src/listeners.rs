@@ -1,8 +1,8 @@
-//! `listeners`: the listeners of queues and the watchers of flags.
+//! `listeners`: the listeners of queues.
 
 use std::time::Duration;
 
-use reveille::{Client, FlagWatcherInfo, ListenerInfo, ListenerQuery, duration::Span};
+use reveille::{Client, ListenerInfo, ListenerQuery, duration::Span};
 use serde_json::{Value, json};
 
 use super::{
@@ -25,23 +25,15 @@ STATE is
   silent 12s          it was woken this long ago and has not reported: it hangs, or cannot read its queue
   gone 3m (no heartbeat)  it did not answer the relay, and has not come back; listed for an hour
   agent, agent busy   an agent (`scale`), which the relay wakes; its tasks are its workers
-  waiting             it waits for a flag
 
 Other columns: QUEUES match its selectors, it is BUSY with some of them, and is OWED wake-ups of some. \
 ACTIVE DEQUEUE TASKS are those of its newest report, TOTAL ones the most at one time. Its GROUP shares \
 wake-ups.
 
-A relay of a cluster lists the listeners of all relays. Nodes that wait for a flag have a row each, with \
-fewer fields in JSON.")]
+A relay of a cluster lists the listeners of all relays.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
-}
-
-#[derive(Debug)]
-enum Listener {
-    OfQueues(ListenerInfo),
-    OfFlag(FlagWatcherInfo),
 }
 
 const COLUMNS: &str = "listener_id listens_to state connected_for_ms busy queues owed active_dequeue_tasks total_dequeue_tasks group";
@@ -52,26 +44,11 @@ impl Args {
             lost: true,
             ..ListenerQuery::default()
         };
-        let call = async |client: &Client| {
-            let mut all = client
-                .listeners_where(&query)
-                .await?
-                .map(Listener::OfQueues);
-            let watchers = client.flags().watchers(None).await?;
-            let watchers = watchers.map(Listener::OfFlag);
-            all.entries.extend(watchers.entries);
-            all.unanswered.extend(watchers.unanswered);
-            all.unanswered.sort_unstable();
-            all.unanswered.dedup();
-            Ok(all)
-        };
+        let call = async |client: &Client| client.listeners_where(&query).await;
         let is_table = self.target.relay.output.format == Format::Table;
-        let row = |listener: &Listener| {
-            let mut row = match listener {
-                Listener::OfQueues(of) => row(of),
-                Listener::OfFlag(of) => flag_row(of),
-            };
-            if let (true, Listener::OfQueues(of)) = (is_table, listener) {
+        let row = |of: &ListenerInfo| {
+            let mut row = row(of);
+            if is_table {
                 row["state"] = state_for(of).into();
             }
             row
@@ -84,8 +61,6 @@ fn row(of: &ListenerInfo) -> Value {
     json!({
         "listener_id": of.listener_id,
         "listens_to": listens_to(&of.selectors),
-        "flag": null,
-        "streams": 1,
         "connected_for_ms": millis(of.connected_for),
         "subscription_id": of.subscription_id,
         "selectors": of.selectors,
@@ -103,18 +78,6 @@ fn row(of: &ListenerInfo) -> Value {
         "busy_for_ms": of.busy_for.map(millis),
         "gone_for_ms": of.lost_for.map(millis),
         "agent": of.agent,
-    })
-}
-
-/// Returns the row of a node that waits for a flag. It has none of the other fields.
-fn flag_row(of: &FlagWatcherInfo) -> Value {
-    json!({
-        "listener_id": of.listener_id,
-        "listens_to": format!("flag {}", of.flag),
-        "flag": of.flag,
-        "streams": of.streams,
-        "connected_for_ms": millis(of.since),
-        "state": "waiting",
     })
 }
 
