@@ -51,8 +51,6 @@ pub(crate) enum Fault {
     SilenceUnnoticed,
     /// I18: a stream that lasted and ended in a Goodbye does not reset the back-off.
     GoodbyeKeepsBackoff,
-    /// A connection's window is that of one stream: an unread stream starves the others.
-    ConnectionWindowNarrow,
     /// R17: a task leaves although there was a cause since its get was issued.
     LeaveUnarmed,
     /// R18: a wake-up for a queue whose tasks are all at work starts no look.

@@ -155,8 +155,8 @@ impl RelayAddress {
             url: url.to_owned(),
             host,
             resolver: connector.resolver,
-            streams: Pool::new(opener.clone(), false),
-            calls: Pool::new(opener, true),
+            streams: Pool::new(opener.clone()),
+            calls: Pool::new(opener),
         })
     }
 

@@ -5,7 +5,6 @@
 //! simulation. Knows neither tokio nor gRPC.
 
 mod outbox;
-mod placement;
 mod publisher;
 mod reconnect;
 mod retries;
@@ -16,9 +15,6 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use placement::{
-    ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
-};
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use reconnect::{Reconnect, ReconnectConfig, ReconnectStep, leaves_relay};
 pub(crate) use subscription::SubscriptionSession;

@@ -324,8 +324,7 @@ impl World {
             return;
         }
         let silent = self.relay.streams.iter().find(|(_, stream)| {
-            let blocked = stream.blocked_until.max(stream.window_full_until);
-            let from = stream.sent_at.max(blocked).max(paused);
+            let from = stream.sent_at.max(stream.blocked_until).max(paused);
             !stream.ended && self.now > from + stream.heartbeat * 11 / 10
         });
         if let Some((id, _)) = silent {

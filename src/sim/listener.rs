@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    client::session::{ConnectionNumber, ReconnectConfig, ReconnectStep, SubscriptionSession},
+    client::session::{ReconnectConfig, ReconnectStep, SubscriptionSession},
     error::Error,
     types::{
         ConnectionState, LinkState, ListenerId, ReportState, Selector, SubscribeEvent,
@@ -50,9 +50,9 @@ pub(super) struct Listener {
     pub(super) connected_by: Tick,
     pub(super) workers: BTreeMap<usize, Worker>,
     /// Its shared connection.
-    pub(super) lease: Option<ConnectionNumber>,
+    pub(super) lease: Option<usize>,
     /// The connection that it left because of silence.
-    pub(super) left: Option<ConnectionNumber>,
+    pub(super) left: Option<usize>,
     /// The time of its last Welcome.
     welcomed_at: Tick,
     /// Its newest stream lasted and ended in a Goodbye.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::world::{Event, World};
 use crate::{
     base::clock::Tick,
-    client::session::ConnectionNumber,
     error::Error,
     types::{Notification, NotifyAnswer, SubscribeEvent, SubscribeOptions},
 };
@@ -32,7 +31,7 @@ pub(super) struct Conn {
     /// The relay's life that took it; `None` before.
     pub(super) relay_life: Option<u64>,
     /// Its connection, if that is shared with other streams.
-    pub(super) shared: Option<ConnectionNumber>,
+    pub(super) shared: Option<usize>,
     /// No frame arrives any more, in this direction or the other.
     pub(super) cut_up: bool,
     pub(super) cut_down: bool,

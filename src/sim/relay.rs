@@ -77,8 +77,6 @@ pub(super) struct Stream {
     pub(super) since: Tick,
     /// Its client does not read until this time.
     pub(super) blocked_until: Tick,
-    /// Other streams of its connection did not read until this time, so nothing could be sent.
-    pub(super) window_full_until: Tick,
     /// The next frame is not sent before this time: its client stopped in the middle of it.
     pub(super) unsent_until: Tick,
     pub(super) listener: usize,
@@ -317,11 +315,6 @@ impl World {
             return;
         }
         stream.poll_at = None;
-        if let Some(until) = self.window_full_until(id) {
-            let stream = self.relay.streams.get_mut(&id).expect("it was there");
-            stream.window_full_until = until;
-            return self.poll_stream(id, until);
-        }
         let stream = self.relay.streams.get_mut(&id).expect("it was there");
         let mut sink = WakeBuilder::new();
         let next = stream.feed.next_into(now, drain, &stream.waker, &mut sink);
@@ -500,7 +493,6 @@ impl World {
             since: now,
             blocked_until: now,
             unsent_until: now,
-            window_full_until: now,
             listener,
             listener_life,
             visibility: options.visibility_timeout,

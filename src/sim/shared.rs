@@ -1,45 +1,53 @@
-//! Listeners of one client, whose streams share connections with a bounded window.
+//! Listeners of one client, whose streams share connections.
 //!
-//! The production placement chooses a stream's connection, and limits the unread bytes on a
-//! connection. A connection falls silent or breaks with all of its streams; a stream that is opened
-//! on a silent one is silent as well.
-
-use std::collections::BTreeMap;
+//! A connection falls silent or breaks with all of its streams; a stream that is opened on a silent one
+//! is silent as well.
 
 use super::{
     net::{Client, ConnId},
     plan::Trouble,
     world::World,
 };
-use crate::{
-    base::clock::Tick,
-    client::session::{ConnectionNumber, Placement, PlacementConfig},
-};
 
-/// The connections of the client.
+/// The connections of the client. A connection's number is its index.
 #[derive(Debug)]
 pub(super) struct Shared {
-    placement: Placement,
-    /// The silent directions of a connection: up, down.
-    silent: BTreeMap<ConnectionNumber, (bool, bool)>,
+    /// Maximum streams of a connection.
+    streams: usize,
+    connections: Vec<SharedConnection>,
+}
+
+#[derive(Debug, Default)]
+struct SharedConnection {
+    streams: usize,
+    /// Takes no new streams.
+    retired: bool,
+    silent_up: bool,
+    silent_down: bool,
 }
 
 impl Shared {
     pub(super) fn new(streams: usize) -> Self {
-        let config = PlacementConfig {
-            streams,
-            keep_idle: false,
-        };
         Self {
-            placement: Placement::new(config),
-            silent: BTreeMap::new(),
+            streams,
+            connections: Vec::new(),
         }
     }
 
-    fn release(&mut self, number: ConnectionNumber) {
-        if self.placement.remove(number) {
-            self.silent.remove(&number);
-        }
+    /// Adds a stream to a connection; to a new one if all are full or retired.
+    fn lease(&mut self) -> usize {
+        let has_room = |one: &SharedConnection| one.streams < self.streams && !one.retired;
+        let number = self.connections.iter().position(has_room);
+        let number = number.unwrap_or_else(|| {
+            self.connections.push(SharedConnection::default());
+            self.connections.len() - 1
+        });
+        self.connections[number].streams += 1;
+        number
+    }
+
+    fn release(&mut self, number: usize) {
+        self.connections[number].streams -= 1;
     }
 }
 
@@ -50,10 +58,10 @@ impl World {
             return;
         };
         let lease = &mut self.listeners[listener].lease;
-        if let Some(left) = lease.take_if(|number| shared.placement.is_retired(*number)) {
+        if let Some(left) = lease.take_if(|number| shared.connections[*number].retired) {
             shared.release(left);
         }
-        let number = *lease.get_or_insert_with(|| shared.placement.add());
+        let number = *lease.get_or_insert_with(|| shared.lease());
         if self.listeners[listener].left == Some(number) {
             self.violate(|| {
                 format!("R6: listener {listener} is back on the connection that fell silent")
@@ -62,7 +70,8 @@ impl World {
         }
         let conn = &mut self.conns[id];
         conn.shared = Some(number);
-        (conn.cut_up, conn.cut_down) = shared.silent.get(&number).copied().unwrap_or_default();
+        let connection = &shared.connections[number];
+        (conn.cut_up, conn.cut_down) = (connection.silent_up, connection.silent_down);
     }
 
     /// A listener's stream was silent for too long.
@@ -70,7 +79,7 @@ impl World {
         if let Some(shared) = &mut self.shared
             && let Some(number) = self.listeners[listener].lease.take()
         {
-            shared.placement.retire(number);
+            shared.connections[number].retired = true;
             shared.release(number);
             self.listeners[listener].left = Some(number);
         }
@@ -97,8 +106,9 @@ impl World {
             _ => (false, false),
         };
         if let Some(shared) = &mut self.shared {
-            let silent = shared.silent.entry(number).or_default();
-            *silent = (silent.0 | up, silent.1 | down);
+            let connection = &mut shared.connections[number];
+            connection.silent_up |= up;
+            connection.silent_down |= down;
         }
         let others = self.conns.iter().enumerate().filter(|(other, conn)| {
             *other != id && conn.shared == Some(number) && !conn.client_gone && !conn.reset
@@ -108,25 +118,5 @@ impl World {
             Client::Publisher(..) => None,
         };
         others.filter_map(with_listener).collect()
-    }
-
-    /// Returns until when nothing can be sent on a stream, because unread data of other streams
-    /// fills the window of its connection.
-    pub(super) fn window_full_until(&self, id: ConnId) -> Option<Tick> {
-        let number = self.conns[id].shared?;
-        let windows = self.shared.as_ref()?.placement.window_streams();
-        let mut unread: Vec<Tick> = self
-            .relay
-            .streams
-            .iter()
-            .filter(|(other, _)| **other != id && self.conns[**other].shared == Some(number))
-            // A client that drops a stream returns the window of its unread data.
-            .filter(|(other, _)| !self.conns[**other].client_gone)
-            .map(|(_, stream)| stream.blocked_until)
-            .filter(|until| *until > self.now)
-            .collect();
-        unread.sort();
-        let excess = unread.len().checked_sub(windows)?;
-        unread.get(excess).copied()
     }
 }

@@ -19,7 +19,6 @@ pub(super) const FAULTS: &[Row] = rows! {
     MarkClearedAfterWalk, 134, "R5", "a walk clears the dirty mark last";
     SilenceUnnoticed, 1, "R6", "a silent stream is not noticed";
     GoodbyeKeepsBackoff, 202, "I18", "a good stream's Goodbye does not reset the back-off";
-    ConnectionWindowNarrow, 31, "section 2", "an unread stream takes up the whole connection's window";
     TimersMergeDown, 0, "R7", "timers merge downwards";
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
     MemberSkipped, 6, "R12", "the turn of members does not begin again";
