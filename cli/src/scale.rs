@@ -10,10 +10,9 @@ mod workers;
 use std::{ffi::OsString, num::NonZero, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use bytesize::ByteSize;
-use clap::ValueEnum;
 use reveille::{
     GroupName, ListenerId, QueueAddress,
-    agent::{Agent, AgentConfig, AgentQueue, Away},
+    agent::{Agent, AgentConfig, AgentQueue},
     duration,
     listener::PolicyFile,
     queue::WorkQueue,
@@ -56,9 +55,6 @@ pub(super) struct Args {
     /// Most workers at one time [default: the number of CPUs]
     #[arg(long, value_name = "N", value_parser = values::positive::<usize>)]
     max: Option<usize>,
-    /// Workers that run at all times; needs --serve
-    #[arg(long, value_name = "N", value_parser = values::number::<usize>, default_value_t = 0)]
-    min: usize,
     /// Messages for which one worker is started
     #[arg(long, value_name = "N", value_parser = values::positive::<u32>, default_value_t = 1)]
     per: u32,
@@ -81,11 +77,6 @@ pub(super) struct Args {
     /// Look into the queue after so long without a wake-up [default: never]
     #[arg(long, value_name = "D", value_parser = values::pause)]
     check: Option<Duration>,
-    /// While no relay reports work: `poll` every --poll, `keep` the workers that run, or end all but
-    /// `min` of those that serve and start no other ones. With --hook: `keep` the number of nodes, or go
-    /// to the `min` of the policy [default: poll; with --hook keep]
-    #[arg(long, value_name = "HOW", value_enum)]
-    away: Option<WhileAway>,
     /// How often a worker looks while no relay reports work
     #[arg(long, value_name = "D", value_parser = values::pause, default_value = "30s")]
     poll: Duration,
@@ -113,13 +104,6 @@ pub(super) struct Args {
     /// The worker's program
     #[arg(last = true, required_unless_present = "hook", value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum WhileAway {
-    Poll,
-    Keep,
-    Min,
 }
 
 /// What the agent does, and failures.
@@ -194,12 +178,11 @@ impl Args {
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZero::get));
         let policy = self.policy.as_ref().map(PolicyFile::open).transpose()?;
         Ok(AgentConfig {
-            min: self.min,
             max,
             per: self.per,
             idle: self.serve.then_some(self.idle),
             visibility_timeout: self.visibility_timeout,
-            away: self.away.unwrap_or(WhileAway::Poll).of(self.poll),
+            poll: self.poll,
             check: self.check,
             policy: policy.map(|policy| Arc::new(policy) as Arc<dyn ScalePolicy>),
         })
@@ -215,16 +198,6 @@ impl Args {
             depth: depth.clone(),
         };
         Ok(self.queues.iter().map(queue).collect())
-    }
-}
-
-impl WhileAway {
-    fn of(self, poll: Duration) -> Away {
-        match self {
-            Self::Poll => Away::Poll(poll),
-            Self::Keep => Away::Keep,
-            Self::Min => Away::Min,
-        }
     }
 }
 

@@ -20,11 +20,8 @@ use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Fu
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+pub use self::central::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep};
 pub(crate) use self::machine::{AgentMachine, AgentReport, MachineConfig, Step};
-pub use self::{
-    central::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
-    machine::Away,
-};
 use crate::{
     base::{
         clock::{Clock, Tick},
@@ -42,8 +39,6 @@ use crate::{
 /// How an agent starts and ends workers.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// Workers that run at all times, at most `max`. Only workers that serve can be kept.
-    pub min: usize,
     /// Most workers at one time, for all queues: 1 to 10,000.
     pub max: usize,
     /// Messages for which one worker is started; 1 or more.
@@ -55,8 +50,8 @@ pub struct AgentConfig {
     /// How long a get of a worker hides a message from others; at most 14 days. After a worker failed
     /// the relay is told when its messages are visible again.
     pub visibility_timeout: Duration,
-    /// What happens while no relay sends wake-ups.
-    pub away: Away,
+    /// While no relay sends wake-ups, a worker looks into each queue after this time.
+    pub poll: Duration,
     /// A look into each queue without a wake-up after this time, for messages that no publisher notified.
     /// The sentinel asks no agent.
     pub check: Option<Duration>,
@@ -181,23 +176,11 @@ impl AgentConfig {
             let rule = format_args!("must be 1 to {MAX_WORKERS}, not {}", self.max);
             return Err(Error::invalid("max", rule));
         }
-        if self.min > self.max {
-            let rule = format_args!("must be at most max ({}), not {}", self.max, self.min);
-            return Err(Error::invalid("min", rule));
-        }
-        if self.min > 0 && self.idle.is_none() {
-            let rule = "needs workers that serve: one that ends when its queue is empty would begin \
-                        again every second";
-            return Err(Error::invalid("min", rule));
-        }
         if self.per == 0 {
             return Err(Error::invalid("per", "must be 1 or more"));
         }
-        let poll = match self.away {
-            Away::Poll(every) => Some(every),
-            Away::Keep | Away::Min => None,
-        };
-        for (name, span) in [("idle", self.idle), ("check", self.check), ("away", poll)] {
+        let poll = Some(self.poll);
+        for (name, span) in [("idle", self.idle), ("check", self.check), ("poll", poll)] {
             if span.is_some_and(|span| span.is_zero()) {
                 return Err(Error::invalid(name, "must be longer than 0"));
             }

@@ -19,7 +19,7 @@ use super::{Seeds, schedule::Schedule};
 use crate::{
     base::{clock::Tick, fault::Fault},
     error::ErrorKind,
-    listener::agent::{AgentConfig, AgentMachine, Away, MachineConfig, Step, WorkerEnd},
+    listener::agent::{AgentConfig, AgentMachine, MachineConfig, Step, WorkerEnd},
     relay::hub::{
         CoordinatorConfig, Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
         SubscriptionId, WakeBatch, WakeBuilder, Walk,
@@ -143,15 +143,11 @@ impl World {
         let serves = rng.u32(0..3) == 0;
         let has_signals = rng.bool();
         let agent = AgentConfig {
-            min: 0,
             max: rng.usize(1..=4),
             per: [1, 1, 3, 20][rng.usize(0..4)],
             idle: serves.then_some(IDLE),
             visibility_timeout: VISIBILITY,
-            away: match rng.bool() {
-                true => Away::Keep,
-                false => Away::Poll(SECOND * 10),
-            },
+            poll: SECOND * [10, 3600][rng.usize(0..2)],
             check: None,
             policy: None,
         };

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{Seeds, schedule::Schedule};
 use crate::{
     base::fault::Fault,
-    listener::agent::{Away, CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
+    listener::agent::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep},
 };
 
 const SEEDS: Seeds = Seeds::new("a_central_agent", [1_000, 5_000]);
@@ -85,8 +85,7 @@ impl World {
             step_down: limit(&mut rng),
             cool_down: SECOND * rng.u32(0..60),
         };
-        let away = if rng.bool() { Away::Keep } else { Away::Min };
-        let agent = CentralAgent::new(policy.clone(), away, INTERVAL, rng.u64(..));
+        let agent = CentralAgent::new(policy.clone(), INTERVAL, rng.u64(..));
         let agent = agent.expect("a policy");
         let mut world = Self {
             now: SECOND,

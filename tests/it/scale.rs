@@ -231,7 +231,7 @@ const LOCKED: &str = "echo $AGENT $WAKE_SLOT >>$STARTS
 #[tokio::test]
 async fn a_relay_that_is_killed_loses_no_message_and_no_slot_has_two_workers() {
     let mut place = Place::new().await;
-    let options = ["--max", "2", "--away", "poll", "--poll", "1s"];
+    let options = ["--max", "2", "--poll", "1s"];
     let mut agents = place.idle_fleet(&options, LOCKED).await;
     for round in 0..3 {
         place.put_numbers(round * 100..round * 100 + 100).await;
@@ -421,13 +421,6 @@ async fn wrong_settings_start_nothing() {
             "`/no/such/command` cannot be run",
         ),
         (&["scale", "a/*", "--", "true"], 2, "a/*"),
-        (
-            &[
-                "scale", "a/q", "--min", "2", "--max", "1", "--serve", "--", "true",
-            ],
-            2,
-            "min: must be at most max (1), not 2",
-        ),
         (
             &["scale", "a/q", "--depth", &depth, "--", "true"],
             5,

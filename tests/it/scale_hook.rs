@@ -282,10 +282,6 @@ async fn wrong_settings_are_refused_with_one_line() {
             "'--max <N>'",
         ),
         (
-            vec!["--hook", "true", "--policy", &good, "--away", "poll"],
-            "--away: must be `keep` or `min` with --hook",
-        ),
-        (
             vec!["--hook", "true", "--policy", &turned],
             "turned.toml`: min: must be at most max (3), not 5",
         ),

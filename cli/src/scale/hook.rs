@@ -23,8 +23,8 @@ use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Args, WhileAway};
-use crate::{child::Process, exit::Usage, output::Format, target::Target, values};
+use super::Args;
+use crate::{child::Process, output::Format, target::Target, values};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct HookArgs {
@@ -34,7 +34,7 @@ pub(super) struct HookArgs {
         value_name = "CMD",
         requires = "policy",
         conflicts_with_all = [
-            "max", "min", "per", "serve", "idle", "depth", "visibility_timeout", "check", "poll",
+            "max", "per", "serve", "idle", "depth", "visibility_timeout", "check", "poll",
             "max_load", "min_free", "when_cmd", "group", "grace", "command",
         ]
     )]
@@ -105,12 +105,6 @@ pub(super) async fn run(
     target: &Target,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let away = args.away.unwrap_or(WhileAway::Keep);
-    if away == WhileAway::Poll {
-        let rule =
-            "--away: must be `keep` or `min` with --hook, which has no workers that could poll";
-        return Err(Usage(rule.to_owned()).into());
-    }
     let policy = args
         .policy
         .as_deref()
@@ -121,12 +115,7 @@ pub(super) async fn run(
     let subscription = client.subscribe(CentralAgent::subscription(id, &args.queues)?)?;
     let mut driver = Driver {
         reads_latency: policy.latency.is_some(),
-        agent: CentralAgent::new(
-            policy,
-            away.of(args.poll),
-            options.hook_interval,
-            fastrand::u64(..),
-        )?,
+        agent: CentralAgent::new(policy, options.hook_interval, fastrand::u64(..))?,
         queues: args.queues.clone().into(),
         client,
         link: subscription.link(),
@@ -497,13 +486,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_line_of_a_hook_is_the_present_count_and_a_failure_has_its_reason() {
-        let mut agent = CentralAgent::new(
-            FleetPolicy::default(),
-            reveille::agent::Away::Keep,
-            SECOND,
-            7,
-        )
-        .expect("a policy");
+        let agent = CentralAgent::new(FleetPolicy::default(), SECOND, 7);
+        let mut agent = agent.expect("a policy");
         agent.on_link(true, Duration::ZERO);
         let now = SECOND * 60;
         assert_eq!(agent.step(now), FleetStep::Look);

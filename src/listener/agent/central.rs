@@ -22,7 +22,6 @@ mod tests;
 
 use std::time::Duration;
 
-use super::Away;
 use crate::{
     base::{backoff::Backoff, duration::Span, fault::planted},
     error::{Error, Result},
@@ -101,7 +100,6 @@ pub enum FleetStep {
 #[derive(Debug)]
 pub struct CentralAgent {
     policy: FleetPolicy,
-    keeps_while_away: bool,
     interval: Duration,
     rng: fastrand::Rng,
     is_pushed: bool,
@@ -208,20 +206,15 @@ impl CentralAgent {
     /// the first nodes or repeats a failed one.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a policy that breaks a rule, for
-    /// [`Away::Poll`], and for an interval of 0.
-    pub fn new(policy: FleetPolicy, away: Away, interval: Duration, seed: u64) -> Result<Self> {
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a policy that breaks a rule, and for an
+    /// interval of 0.
+    pub fn new(policy: FleetPolicy, interval: Duration, seed: u64) -> Result<Self> {
         policy.check()?;
-        if matches!(away, Away::Poll(_)) {
-            let rule = "must be `keep` or `min`: a central agent has no workers that could poll";
-            return Err(Error::invalid("away", rule));
-        }
         if interval.is_zero() {
             return Err(Error::invalid("interval", "must be longer than 0"));
         }
         Ok(Self {
             policy,
-            keeps_while_away: away == Away::Keep,
             interval,
             rng: fastrand::Rng::with_seed(seed),
             is_pushed: false,
@@ -345,15 +338,13 @@ impl CentralAgent {
         FleetStep::Look
     }
 
-    /// The relay states no need: the policy's least number is enough.
+    /// The relay states no need: the number of nodes is kept. A call that failed may have changed it.
     fn step_while_away(&mut self, now: Duration) -> FleetStep {
-        // A call that failed may have changed the number, which is to be kept.
-        let keeps = self.keeps_while_away;
-        if self.asserted.is_none() || (keeps && self.retry_at.is_none()) {
+        if self.asserted.is_none() || self.retry_at.is_none() {
             return FleetStep::Wait(Duration::MAX);
         }
         let load = FleetLoad {
-            is_partial: keeps,
+            is_partial: true,
             ..FleetLoad::default()
         };
         match self.decide(&load, now) {

@@ -47,17 +47,6 @@ pub(crate) struct MachineConfig {
     pub(crate) has_signals: bool,
 }
 
-/// What an agent does while no relay sends it wake-ups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Away {
-    /// Workers that run go on, and none polls.
-    Keep,
-    /// A worker looks into each queue after this time.
-    Poll(Duration),
-    /// Workers that serve end, but for the least number, and no other one starts.
-    Min,
-}
-
 /// The driver's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -226,7 +215,7 @@ impl AgentMachine {
         self.look_where_due(now);
         self.renew(now);
         if let Some(slot) = self.next_end(now) {
-            let is_cut = self.stopped || self.starts_least();
+            let is_cut = self.stopped;
             let worker = self.slots[slot].worker.as_mut().expect("it runs");
             (worker.ending, worker.is_cut) = (true, is_cut);
             let queue = &self.queues[worker.queue];
@@ -234,8 +223,7 @@ impl AgentMachine {
             return Step::End { slot };
         }
         while let Some(queue) = self.queue_to_start() {
-            let work = self.queues[queue].unclaimed > 0;
-            let slot = self.free_slot(now).filter(|_| !self.takes_nothing());
+            let slot = self.free_slot(now).filter(|_| !self.stopped);
             let has_room = !matches!(self.room, Room::No(_));
             match slot.filter(|(_, from)| has_room && *from <= now + DWELL) {
                 Some((slot, from)) if from <= now => match self.room {
@@ -249,9 +237,7 @@ impl AgentMachine {
                     Room::Asking { .. } | Room::No(_) => break,
                 },
                 Some(_) => break,
-                None if work => self.give_back(queue, now),
-                // Of those that always run.
-                None => break,
+                None => self.give_back(queue, now),
             }
         }
         if let Room::No(at) = self.room
@@ -618,9 +604,9 @@ impl AgentMachine {
     }
 
     fn next_look(&mut self, now: Tick) -> Tick {
-        let every = match (self.is_pushed, self.config.away) {
-            (false, Away::Poll(every)) => Some(every),
-            _ => self.config.check,
+        let every = match self.is_pushed {
+            false => Some(self.config.poll),
+            true => self.config.check,
         };
         let Some(every) = every else {
             return Tick::NEVER;
@@ -641,16 +627,6 @@ impl AgentMachine {
         }
     }
 
-    /// Returns whether only the least number of workers may run.
-    fn starts_least(&self) -> bool {
-        self.config.away == Away::Min && !self.is_pushed
-    }
-
-    /// Returns whether no worker is started for messages.
-    fn takes_nothing(&self) -> bool {
-        self.stopped || self.starts_least() && self.active() >= self.config.min
-    }
-
     /// Returns a worker that is to end: it serves, and had no wake-up for long.
     fn next_end(&mut self, now: Tick) -> Option<usize> {
         if self.stopped {
@@ -658,21 +634,13 @@ impl AgentMachine {
             return self.slots.iter().position(runs);
         }
         let idle = self.config.idle?;
-        let idle = if self.starts_least() {
-            Duration::ZERO
-        } else {
-            idle
-        };
-        if self.serving().count() <= self.config.min {
-            return None;
-        }
         let is_due = |one: &Worker| !one.ending && one.woken_at + idle <= now;
         let slot = self
             .slots
             .iter()
             .position(|slot| slot.worker.as_ref().is_some_and(is_due))?;
         let worker = self.slots[slot].worker.as_ref().expect("it runs");
-        if !self.has_depth || idle.is_zero() {
+        if !self.has_depth {
             return Some(slot);
         }
         // Only when the queue is empty, by a reading since the worker became idle.
@@ -696,10 +664,7 @@ impl AgentMachine {
     fn queue_to_start(&self) -> Option<usize> {
         let needs = |at: &usize| self.queues[*at].unclaimed > 0;
         let all = 0..self.queues.len();
-        let fewest = |at: &usize| self.running(*at);
-        let found = all.clone().filter(needs).min_by_key(fewest);
-        let lacks = !self.stopped && self.serving().count() < self.config.min;
-        found.or_else(|| all.filter(|_| lacks).min_by_key(fewest))
+        all.filter(needs).min_by_key(|at| self.running(*at))
     }
 
     /// Returns the slot that is free first, and since or from when.
@@ -713,7 +678,7 @@ impl AgentMachine {
     /// Returns how many messages the agent can take now.
     fn capacity(&self, now: Tick) -> u32 {
         let no_room = matches!(self.room, Room::No(_) | Room::Asking { had_room: false });
-        if no_room || self.takes_nothing() {
+        if no_room || self.stopped {
             return 0;
         }
         let is_free = |slot: &&Slot| slot.worker.is_none() && slot.from <= now + DWELL;

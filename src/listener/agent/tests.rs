@@ -174,12 +174,11 @@ impl Fleet {
 
 fn config(max: usize, per: u32) -> AgentConfig {
     AgentConfig {
-        min: 0,
         max,
         per,
         idle: None,
         visibility_timeout: VISIBILITY,
-        away: Away::Poll(30 * SECOND),
+        poll: 30 * SECOND,
         check: None,
         policy: None,
     }
@@ -329,23 +328,9 @@ async fn workers_that_make_no_progress_start_again_after_longer_and_longer_pause
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_least_number_of_serving_workers_is_kept() {
-    let mut fleet = Fleet::new();
-    let serving = AgentConfig {
-        min: 2,
-        idle: Some(20 * SECOND),
-        ..config(3, 1)
-    };
-    fleet.add(&serving, false);
-    sleep(600 * SECOND).await;
-    assert_eq!((fleet.running(), *lock(&fleet.crews[0].most)), (2, 2));
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_agent_that_stops_ends_its_workers_first() {
     let mut fleet = Fleet::new();
     let serving = AgentConfig {
-        min: 1,
         idle: Some(20 * SECOND),
         ..config(1, 1)
     };
@@ -363,6 +348,7 @@ async fn an_agent_that_stops_ends_its_workers_first() {
     let wakes = fleet.relay.subscribe(options).expect("subscribed");
     let runs = Arc::<Crew>::clone(&crew);
     let agent = Agent::new(&serving, queues, wakes, runs).expect("sound");
+    fleet.put(1).await;
     let stop = CancellationToken::new();
     let ends = async {
         sleep(10 * SECOND).await;
@@ -400,25 +386,10 @@ fn settings_out_of_range_are_refused_with_their_name() {
         ),
         (
             AgentConfig {
-                away: Away::Poll(Duration::ZERO),
+                poll: Duration::ZERO,
                 ..config(1, 1)
             },
-            "away: must be longer than 0",
-        ),
-        (
-            AgentConfig {
-                min: 1,
-                ..config(1, 1)
-            },
-            "min: needs workers that serve",
-        ),
-        (
-            AgentConfig {
-                min: 2,
-                idle: Some(SECOND),
-                ..config(1, 1)
-            },
-            "min: must be at most max (1), not 2",
+            "poll: must be longer than 0",
         ),
         (
             AgentConfig {

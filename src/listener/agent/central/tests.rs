@@ -31,8 +31,8 @@ fn backlog(backlog: u64) -> FleetLoad {
 
 impl Fleet {
     /// Starts with a relay and no load.
-    fn new(policy: FleetPolicy, away: Away) -> Self {
-        let mut agent = CentralAgent::new(policy, away, INTERVAL, 7).expect("a policy");
+    fn new(policy: FleetPolicy) -> Self {
+        let mut agent = CentralAgent::new(policy, INTERVAL, 7).expect("a policy");
         agent.on_link(true, Duration::ZERO);
         Self {
             agent,
@@ -44,7 +44,7 @@ impl Fleet {
 
     /// Starts with so many nodes, by a first call.
     fn with_nodes(policy: FleetPolicy, nodes: usize) -> Self {
-        let mut fleet = Self::new(policy, Away::Keep);
+        let mut fleet = Self::new(policy);
         fleet.load = FleetLoad {
             nodes,
             ..backlog(nodes as u64 * 10)
@@ -85,7 +85,7 @@ impl Fleet {
 
 #[test]
 fn a_wake_up_starts_the_first_nodes_at_once_and_at_rest_nothing_is_read() {
-    let mut fleet = Fleet::new(policy(), Away::Keep);
+    let mut fleet = Fleet::new(policy());
     let first = fleet.call();
     assert_eq!(
         (first.desired, first.current),
@@ -109,7 +109,7 @@ fn a_wake_up_starts_the_first_nodes_at_once_and_at_rest_nothing_is_read() {
 
 #[test]
 fn the_first_call_keeps_connected_nodes_until_the_cool_down() {
-    let mut fleet = Fleet::new(policy(), Away::Keep);
+    let mut fleet = Fleet::new(policy());
     fleet.load.nodes = 4;
     assert_eq!(fleet.next(), (4, SETTLES_IN));
     assert_eq!(fleet.next(), (0, SECOND * 60));
@@ -117,7 +117,7 @@ fn the_first_call_keeps_connected_nodes_until_the_cool_down() {
 
 #[test]
 fn the_first_call_waits_for_nodes_that_connect_again_and_for_all_relays() {
-    let mut fleet = Fleet::new(policy(), Away::Keep);
+    let mut fleet = Fleet::new(policy());
     fleet.load = backlog(1);
     fleet.load.is_partial = true;
     for seen in [0, 7, 3] {
@@ -200,7 +200,7 @@ fn changes_up_are_limited_by_step() {
         step_up: Some(2),
         ..policy()
     };
-    let mut fleet = Fleet::new(policy, Away::Keep);
+    let mut fleet = Fleet::new(policy);
     fleet.next();
     fleet.now += SECOND * 100;
     fleet.load = backlog(100);
@@ -263,7 +263,7 @@ fn latency_and_busy_tasks_raise_by_their_ratio() {
         max: 100,
         ..policy()
     };
-    let mut fleet = Fleet::new(policy, Away::Keep);
+    let mut fleet = Fleet::new(policy);
     fleet.load = FleetLoad {
         nodes: 4,
         ..backlog(9)
@@ -295,24 +295,14 @@ fn latency_and_busy_tasks_raise_by_their_ratio() {
 }
 
 #[test]
-fn while_the_relay_is_away_the_number_is_kept_or_goes_to_the_least() {
+fn while_the_relay_is_away_the_number_is_kept() {
     let least = FleetPolicy { min: 1, ..policy() };
-    let mut fleet = Fleet::with_nodes(least.clone(), 4);
+    let mut fleet = Fleet::with_nodes(least, 4);
     fleet.agent.on_link(false, fleet.now);
     assert_eq!(fleet.run(), None);
     fleet.agent.on_link(true, fleet.now);
     fleet.load = backlog(90);
     assert_eq!(fleet.next(), (9, INTERVAL));
-
-    let mut fleet = Fleet::new(least, Away::Min);
-    fleet.agent.on_link(false, fleet.now);
-    assert_eq!(fleet.run(), None, "it has not seen the relay yet");
-    fleet.agent.on_link(true, fleet.now);
-    fleet.load = backlog(40);
-    assert_eq!(fleet.next().0, 4);
-    fleet.agent.on_link(false, fleet.now);
-    assert_eq!(fleet.next(), (1, SECOND * 60), "after the cool-down");
-    assert_eq!(fleet.run(), None);
 }
 
 #[test]
@@ -332,17 +322,12 @@ fn a_failed_look_is_repeated_and_decides_nothing() {
 
 #[test]
 fn wrong_settings_are_refused_with_their_name() {
-    let refused = |policy: FleetPolicy, away, interval| {
-        let error = CentralAgent::new(policy, away, interval, 7).expect_err("refused");
+    let refused = |policy: FleetPolicy, interval| {
+        let error = CentralAgent::new(policy, interval, 7).expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         error.message().to_owned()
     };
-    let poll = refused(policy(), Away::Poll(SECOND), INTERVAL);
-    assert!(poll.starts_with("away: must be `keep` or `min`"), "{poll}");
-    assert!(refused(policy(), Away::Keep, Duration::ZERO).starts_with("interval: "));
+    assert!(refused(policy(), Duration::ZERO).starts_with("interval: "));
     let none = FleetPolicy { max: 0, ..policy() };
-    assert_eq!(
-        refused(none, Away::Keep, INTERVAL),
-        "max: must be 1 or more"
-    );
+    assert_eq!(refused(none, INTERVAL), "max: must be 1 or more");
 }
