@@ -31,12 +31,12 @@ async fn main() -> reveille::Result<()> {
     let accepted = publisher.notify(notification).await?;
     println!("put {}: {} listeners", ids[0], accepted.listeners);
 
-    // In a hot loop: put a batch, post, and flush at the end. Pending notifications of one queue
-    // are merged into one entry.
-    for batch in 0..10 {
-        let bodies = (0..10).map(|number| NewMessage::new(format!("order {batch}{number}")));
-        queue.put(bodies.collect()).await?;
-        publisher.post(Notification::new(queue.address().clone()))?;
-    }
-    publisher.flush().await
+    // One notification stands for a batch.
+    let bodies = (0..10).map(|number| NewMessage::new(format!("order {number}")));
+    queue.put(bodies.collect()).await?;
+    let batch = Notification {
+        messages: 10,
+        ..Notification::new(queue.address().clone())
+    };
+    publisher.notify(batch).await.map(drop)
 }

@@ -1,8 +1,7 @@
 //! A publisher over the network: one task, one pipelined stream, retries until acknowledged.
 //!
 //! Callers put notifications into the session and get a result when the relay has acknowledged
-//! them. The task connects only while something is unsent. Dropping the last handle ends the task:
-//! posted notifications that were not flushed are lost then.
+//! them. The task connects only while something is unsent. Dropping the last handle ends the task.
 
 mod task;
 
@@ -20,7 +19,6 @@ use super::{config::PublisherOptions, connection::Client};
 use crate::{
     base::{
         clock::{Clock, Tick},
-        log_limiter::LogLimiter,
         sync::lock,
         task::Scope,
     },
@@ -32,17 +30,15 @@ use crate::{
 
 /// Notifies the relay of new messages in queues. Cheap to clone; clones share one connection.
 ///
-/// * [`notify`](Self::notify) retries until the relay has acknowledged the notification or the
-///   deadline has passed;
-/// * [`post`](Self::post) returns at once, [`flush`](Self::flush) waits for all posts.
+/// [`notify`](Self::notify) retries until the relay has acknowledged the notification or the deadline
+/// has passed.
 ///
 /// Pending notifications of the same queue are conflated, so an unreachable relay costs memory for
 /// queues, not for events. A publisher with 100,000 pending queues refuses more.
 ///
 /// Queues that the relay has no room for are kept separately, up to another 100,000, so that they
-/// take no room from others. Beyond that, a notification that the relay has no room for is dropped:
-/// its caller gets an error, a queue's name is logged at warn, and [`dropped`](Self::dropped)
-/// counts it.
+/// take no room from others. Beyond that, a notification that the relay has no room for is dropped, and
+/// the error says so.
 #[derive(Clone)]
 pub struct Publisher {
     inner: Arc<PublisherInner>,
@@ -55,7 +51,6 @@ struct PublisherInner {
     name: Arc<str>,
     deadline: Duration,
     pipeline: usize,
-    batch: usize,
     clock: Clock,
     state: Mutex<PublisherState>,
     /// Wakes the task when it has work.
@@ -71,7 +66,6 @@ struct PublisherState {
     requests: Option<Requests>,
     /// Time at which the task's timer fires.
     next_pump: Tick,
-    warnings: LogLimiter<1>,
 }
 
 /// Removes a caller that stops waiting.
@@ -80,8 +74,6 @@ struct WaiterGuard<'a> {
     id: WaiterId,
 }
 
-/// Minimum interval between log lines about dropped notifications.
-const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Wait before the next attempt when work is due but blocked, as by a full request channel.
 const BLOCKED_RETRY: Duration = Duration::from_millis(50);
 
@@ -90,21 +82,19 @@ type Requests = mpsc::Sender<NotifyRequest>;
 impl Publisher {
     pub(super) fn start(client: &Client, options: PublisherOptions) -> Self {
         let config = options.session(client.config().request_timeout);
-        let (batch, pipeline) = (config.batch, config.pipeline);
+        let pipeline = config.pipeline;
         let state = PublisherState {
             session: PublisherSession::new(config),
             callers: HashMap::new(),
             rng: fastrand::Rng::new(),
             requests: None,
             next_pump: Tick::NEVER,
-            warnings: LogLimiter::new(WARN_INTERVAL),
         };
         let inner = Arc::new(PublisherInner {
             client: client.clone(),
             name: options.name.into(),
             deadline: options.deadline,
             pipeline,
-            batch,
             clock: client.clock(),
             state: Mutex::new(state),
             task_signal: Signal::new(),
@@ -135,7 +125,8 @@ impl Publisher {
     /// then.
     ///
     /// # Cancel safety
-    /// The notification is still sent after its caller stops waiting.
+    /// The notification is still sent after its caller stops waiting, as long as a handle of this
+    /// publisher exists. It is dropped if the relay has no room for it and too many queues are kept.
     pub async fn notify(&self, notification: Notification) -> Result<Accepted> {
         let accepted = self.notify_all(vec![notification]).await?;
         Ok(accepted.first().copied().unwrap_or_default())
@@ -148,7 +139,7 @@ impl Publisher {
     /// by itself; [`notify_each`](Self::notify_each) tells which.
     ///
     /// # Cancel safety
-    /// The notifications are still sent after their caller stops waiting.
+    /// As [`Publisher::notify`].
     pub async fn notify_all(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
         self.notify_each(notifications).await?.into_iter().collect()
     }
@@ -161,61 +152,35 @@ impl Publisher {
     /// pending: then none is accepted.
     ///
     /// # Cancel safety
-    /// The notifications are still sent after their caller stops waiting.
+    /// As [`Publisher::notify`].
     pub async fn notify_each(
         &self,
         mut notifications: Vec<Notification>,
     ) -> Result<Vec<Result<Accepted>>> {
-        notifications.iter_mut().for_each(set_published_at);
-        self.check_name()?;
-        let inner = &*self.inner;
-        let now = inner.clock.now();
-        let wait = inner.wait(|state| {
-            state
-                .session
-                .notify(notifications, now + inner.deadline, now)
-        })?;
-        wait.await
-    }
-
-    /// Accepts a notification to be sent in the background.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if it breaks a rule; [`ErrorKind::Exhausted`] if too many entries are
-    /// pending. If the relay has no room for it later, [`Publisher::flush`] returns that error. If
-    /// it is dropped, the log and [`Publisher::dropped`] show that.
-    pub fn post(&self, mut notification: Notification) -> Result<()> {
-        self.check_name()?;
-        set_published_at(&mut notification);
-        let inner = &*self.inner;
-        let now = inner.clock.now();
-        let mut state = inner.lock();
-        state.session.post(notification, now)?;
-        if state.session.waiting() >= inner.batch {
-            state.send(&inner.name, now);
+        for notification in &mut notifications {
+            let published_at = &mut notification.published_at;
+            published_at.get_or_insert_with(SystemTime::now);
         }
-        drop(state);
-        // The task sends an incomplete batch, so that posts until it runs join the batch.
-        inner.task_signal.notify_one();
-        Ok(())
-    }
-
-    /// Waits, without a time limit, until all earlier notifications have been acknowledged. Does
-    /// not wait for queues that the relay has no room for at present.
-    ///
-    /// # Errors
-    /// The first refusal of a notification posted since the last flush, or the relay's refusal of
-    /// this publisher, as with [`Publisher::notify`]. A refusal for lack of room is
-    /// [`ErrorKind::Exhausted`]; the notification is still sent when there is room, unless the
-    /// error says that it was dropped.
-    ///
-    /// # Cancel safety
-    /// Safe: posted notifications are sent in any case.
-    pub async fn flush(&self) -> Result<()> {
-        let wait = self.inner.wait(|state| Ok(state.session.flush()))?;
-        wait.await?
-            .into_iter()
-            .try_for_each(|result| result.map(drop))
+        check_text("publisher", &self.inner.name, Limits::MAX_TEXT)?;
+        let inner = &*self.inner;
+        let (answer, answered) = oneshot::channel();
+        let now = inner.clock.now();
+        let (id, signals_task) = {
+            let mut state = inner.lock();
+            let deadline = now + inner.deadline;
+            let id = state.session.notify(notifications, deadline, now)?;
+            state.callers.insert(id, answer);
+            state.send(&inner.name, now);
+            state.deliver_results();
+            let is_sooner = state.session.next_at() < state.next_pump;
+            (id, state.requests.is_none() || is_sooner)
+        };
+        if signals_task {
+            inner.task_signal.notify_one();
+        }
+        let _guard = WaiterGuard { inner, id };
+        let closed = |_| Error::new(ErrorKind::Closed, "the publisher was closed");
+        answered.await.map_err(closed)
     }
 
     /// Returns the number of entries that are not acknowledged yet.
@@ -223,19 +188,9 @@ impl Publisher {
         self.inner.lock().session.pending()
     }
 
-    /// Returns the number of notifications dropped so far: the relay had no room for their queues,
-    /// and the publisher already kept `max_pending` such queues.
-    pub fn dropped(&self) -> u64 {
-        self.inner.lock().session.dropped()
-    }
-
     /// Returns why the newest attempt to notify failed; `None` once one was acknowledged.
     pub fn failure(&self) -> Option<Error> {
         self.inner.lock().session.failure().cloned()
-    }
-
-    fn check_name(&self) -> Result<()> {
-        check_text("publisher", &self.inner.name, Limits::MAX_TEXT)
     }
 }
 
@@ -249,30 +204,6 @@ impl Notifier for Publisher {
 impl PublisherInner {
     fn lock(&self) -> MutexGuard<'_, PublisherState> {
         lock(&self.state)
-    }
-
-    /// Adds a caller to the session and returns the future of its result.
-    fn wait(
-        &self,
-        add: impl FnOnce(&mut PublisherState) -> Result<WaiterId>,
-    ) -> Result<impl Future<Output = Result<Vec<Result<Accepted>>>>> {
-        let (answer, answered) = oneshot::channel();
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let id = add(&mut state)?;
-        state.callers.insert(id, answer);
-        state.send(&self.name, now);
-        state.deliver_results();
-        let signals_task = state.requests.is_none() || state.session.next_at() < state.next_pump;
-        drop(state);
-        if signals_task {
-            self.task_signal.notify_one();
-        }
-        Ok(async move {
-            let _guard = WaiterGuard { inner: self, id };
-            let closed = |_| Error::new(ErrorKind::Closed, "the publisher was closed");
-            answered.await.map_err(closed)
-        })
     }
 
     /// Sends due requests, delivers results, and returns when to call it again.
@@ -343,7 +274,6 @@ impl PublisherInner {
         let mut state = self.lock();
         let PublisherState { session, rng, .. } = &mut *state;
         session.answered(answer, now, rng);
-        state.log_dropped(now);
         state.deliver_results();
         failure
     }
@@ -380,20 +310,6 @@ impl PublisherState {
         }
     }
 
-    /// Logs the newest dropped notification, because it may have no waiting caller.
-    fn log_dropped(&mut self, now: Tick) {
-        if let Some(dropped) = self.session.take_dropped()
-            && self.warnings.count(0, now).is_some()
-            && let Some(queue) = &dropped.queue
-        {
-            let count = dropped.count;
-            tracing::warn!(
-                %queue, dropped = count,
-                "notification dropped: the relay has no room for its queue, and too many are kept"
-            );
-        }
-    }
-
     /// Sends finished results to their callers.
     fn deliver_results(&mut self) {
         for done in self.session.take_completions() {
@@ -412,13 +328,6 @@ impl Drop for WaiterGuard<'_> {
             state.session.abandon(self.id);
         }
     }
-}
-
-/// Sets the publication time, unless the caller did.
-fn set_published_at(notification: &mut Notification) {
-    notification
-        .published_at
-        .get_or_insert_with(SystemTime::now);
 }
 
 impl fmt::Debug for Publisher {

@@ -157,8 +157,10 @@ impl World {
             ..Notification::new(self.queues.list[queue].address.clone())
         };
         if self.rng.u32(0..3) == 0 {
-            let posted = publisher.session.post(notification, now);
-            posted.expect("little is pending");
+            // A caller that does not wait.
+            let session = &mut publisher.session;
+            let waiter = session.notify(vec![notification], Tick::NEVER, now);
+            session.abandon(waiter.expect("little is pending"));
         } else {
             let deadline = now + DEADLINE;
             let waiter = publisher

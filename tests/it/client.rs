@@ -6,8 +6,8 @@ use std::{
 };
 
 use reveille::{
-    Client, ClientConfig, ConnectionState, ErrorKind, FlagName, Notification, PublisherOptions,
-    WakeReason, testing::TestRelay,
+    Accepted, Client, ClientConfig, ConnectionState, ErrorKind, FlagName, Notification, Publisher,
+    PublisherOptions, WakeReason, testing::TestRelay,
 };
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -103,19 +103,21 @@ async fn notify_waits_until_the_relay_is_back() {
     let mut relay = TestRelay::start().await.expect("a relay");
     let publisher = eager(&relay.url()).publisher("p");
     relay.stop().await;
-    let waiting = {
-        let publisher = publisher.clone();
-        tokio::spawn(async move {
-            publisher
-                .notify(Notification::new(queue("acct/orders")))
-                .await
-        })
-    };
+    let waiting = notify_all(&publisher, vec![Notification::new(queue("acct/orders"))]);
     until("it waits", async || publisher.pending() == 1).await;
     relay.restart().await.expect("started again");
     let accepted = within("acknowledged", waiting).await.expect("no panic");
-    assert_eq!(accepted.expect("accepted").sequence, 1);
+    assert_eq!(accepted.expect("accepted")[0].sequence, 1);
     assert_eq!(publisher.pending(), 0);
+}
+
+/// Notifies in the background.
+fn notify_all(
+    publisher: &Publisher,
+    events: Vec<Notification>,
+) -> JoinHandle<reveille::Result<Vec<Accepted>>> {
+    let publisher = publisher.clone();
+    tokio::spawn(async move { publisher.notify_all(events).await })
 }
 
 #[tokio::test]
@@ -124,22 +126,20 @@ async fn an_unreachable_relay_costs_queues_not_events() {
     let publisher = eager(&relay.url()).publisher("p");
     let orders = queue("acct/orders");
     relay.stop().await;
-    for round in 0..10_000 {
+    let events = (0..10_000).flat_map(|round| {
         let address = queue(&format!("acct/orders-{}", round % 10));
-        publisher.post(Notification::new(address)).expect("taken");
-        publisher
-            .post(Notification::new(orders.clone()))
-            .expect("taken");
-    }
+        [address, orders.clone()].map(Notification::new)
+    });
+    let waiting = notify_all(&publisher, events.collect());
+    until("all wait", async || publisher.pending() >= 11).await;
     assert!(publisher.pending() <= 22, "{} wait", publisher.pending());
     relay.restart().await.expect("started again");
     let mut wakes = eager(&relay.url())
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
     woken(&mut wakes).await;
-    within("all acknowledged", publisher.flush())
-        .await
-        .expect("accepted");
+    let accepted = within("all acknowledged", waiting).await;
+    accepted.expect("no panic").expect("accepted");
     assert_eq!(publisher.pending(), 0);
 }
 
@@ -153,17 +153,14 @@ async fn conflated_events_are_counted_each() {
         .expect("options");
     woken(&mut wakes).await;
     relay.stop().await;
-    for _ in 0..10_000 {
-        let one = Notification {
-            payload_size: 3,
-            ..Notification::new(queue("acct/orders"))
-        };
-        publisher.post(one).expect("taken");
-    }
+    let one = Notification {
+        payload_size: 3,
+        ..Notification::new(queue("acct/orders"))
+    };
+    let waiting = notify_all(&publisher, vec![one; 10_000]);
+    until("it waits", async || publisher.pending() > 0).await;
     relay.restart().await.expect("started again");
-    // First on the new life, so that its place is before what is posted.
     let (mut notifications, mut payload) = (0, 0);
-    let flushed = publisher.flush();
     let counted = async {
         while notifications < 10_000 {
             let work = woken(&mut wakes).await;
@@ -176,8 +173,8 @@ async fn conflated_events_are_counted_each() {
         }
         Some((notifications, payload))
     };
-    let (flushed, counted) = tokio::join!(flushed, counted);
-    flushed.expect("accepted");
+    let (accepted, counted) = tokio::join!(waiting, counted);
+    accepted.expect("no panic").expect("accepted");
     assert!(
         matches!(counted, None | Some((10_000, 30_000))),
         "{counted:?}"
@@ -202,7 +199,7 @@ async fn a_deadline_that_passes_is_an_error_to_the_caller() {
     assert_eq!(late.kind(), ErrorKind::Timeout, "{late}");
     // It is sent all the same.
     relay.restart().await.expect("started again");
-    within("sent", publisher.flush()).await.expect("accepted");
+    until("sent", async || publisher.pending() == 0).await;
     let accepted = relay.wake(&queue("acct/orders")).await.expect("counted");
     assert_eq!(accepted.sequence, 2);
 }
@@ -240,19 +237,20 @@ async fn pipelined_requests_survive_a_cut() {
     };
     let publisher = eager(&wire.url()).publisher_with(options);
     let name = |round| queue(&format!("acct/orders-{round}"));
+    let mut waiting = Vec::new();
     for round in 0..200 {
-        publisher
-            .post(Notification::new(name(round)))
-            .expect("taken");
+        let event = Notification::new(name(round));
+        waiting.push(notify_all(&publisher, vec![event]));
         if round % 50 == 25 {
             until("connected", async || wire.connections() > 0).await;
             wire.cut();
             wire.mend();
         }
     }
-    within("all acknowledged", publisher.flush())
-        .await
-        .expect("accepted");
+    for one in waiting {
+        let accepted = within("acknowledged", one).await;
+        accepted.expect("no panic").expect("accepted");
+    }
     for round in 0..200 {
         let accepted = relay.wake(&name(round)).await.expect("counted");
         // A request whose answer was lost may be counted twice, none may be lost.

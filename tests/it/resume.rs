@@ -77,11 +77,9 @@ fn name(number: usize) -> String {
 }
 
 async fn notify(publisher: &Publisher, names: impl Iterator<Item = String>) {
-    for name in names {
-        let event = Notification::new(queue(&format!("acct/{name}")));
-        publisher.post(event).expect("there is room");
-    }
-    within("flushed", publisher.flush()).await.expect("counted");
+    let event = |name| Notification::new(queue(&format!("acct/{name}")));
+    let notified = publisher.notify_all(names.map(event).collect());
+    within("notified", notified).await.expect("counted");
 }
 
 /// Starts a relay whose streams have this maximum age, and a subscriber of all queues through a

@@ -1,11 +1,6 @@
 //! `queue put` and `queue move`: store messages, and notify the relay.
 
-use std::{
-    future::{Future, poll_fn, ready},
-    pin::Pin,
-    task::Poll,
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use reveille::{
@@ -14,6 +9,7 @@ use reveille::{
     queue::{NewMessage, WorkQueue},
 };
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::{create, open};
 use crate::{
@@ -81,11 +77,9 @@ struct Stored<'a> {
 struct Notifier {
     client: Client,
     publisher: Publisher,
-    /// The acknowledgement of the newest notification.
-    newest: Option<Acknowledgement>,
+    /// The notifications so far.
+    notifying: JoinSet<reveille::Result<Accepted>>,
 }
-
-type Acknowledgement = Pin<Box<dyn Future<Output = reveille::Result<Accepted>> + Send>>;
 
 /// Maximum number of messages of one call to the queue.
 const BATCH: usize = 1000;
@@ -108,10 +102,10 @@ impl Put {
             let bytes = bodies.iter().map(|body| body.len() as u64).sum::<u64>();
             let done = self.put(&*queue, bodies).await;
             match &done {
-                Ok(()) => stored.add(messages, bytes).await,
+                Ok(()) => stored.add(messages, bytes),
                 Err(error) if error.kind().is_refusal() => {}
                 // Some of them may be stored.
-                Err(_) => stored.notify(1, 0).await,
+                Err(_) => stored.notify(1, 0),
             }
             done.with_context(|| {
                 let messages = output::count(stored.messages, "message");
@@ -161,7 +155,7 @@ impl Move {
         let done = redrive(&*from, &*to, &options).await?;
         let mut stored = Stored::new(&target, to.address(), Duration::ZERO, client);
         if done.moved > 0 {
-            stored.add(done.moved, done.bytes).await;
+            stored.add(done.moved, done.bytes);
         }
         let row = json!({
             "from": from.to_string(),
@@ -198,7 +192,7 @@ impl<'a> Stored<'a> {
             Notifier {
                 client,
                 publisher,
-                newest: None,
+                notifying: JoinSet::new(),
             }
         });
         Self {
@@ -210,13 +204,13 @@ impl<'a> Stored<'a> {
         }
     }
 
-    async fn add(&mut self, messages: u64, bytes: u64) {
+    fn add(&mut self, messages: u64, bytes: u64) {
         self.messages += messages;
-        self.notify(messages, bytes).await;
+        self.notify(messages, bytes);
     }
 
     /// Notifies the relay, if there is a client, without a wait for the acknowledgement.
-    async fn notify(&mut self, messages: u64, bytes: u64) {
+    fn notify(&mut self, messages: u64, bytes: u64) {
         let Some(notifier) = &mut self.notifier else {
             return;
         };
@@ -227,26 +221,30 @@ impl<'a> Stored<'a> {
             ..Notification::new(self.queue.clone())
         };
         let publisher = notifier.publisher.clone();
-        let mut newest: Acknowledgement =
-            Box::pin(async move { publisher.notify(notification).await });
-        // The first poll gives the notification to the publisher, which sends it in the background.
-        let first = poll_fn(|context| Poll::Ready(newest.as_mut().poll(context))).await;
-        notifier.newest = Some(match first {
-            Poll::Ready(result) => Box::pin(ready(result)),
-            Poll::Pending => newest,
-        });
+        let notify = async move { publisher.notify(notification).await };
+        notifier.notifying.spawn(notify);
     }
 
     /// Waits for the acknowledgement of all notifications; returns the number of listeners. `None` if the
     /// relay was not notified. If it does not acknowledge, prints what to do.
     async fn acknowledged(&mut self) -> Option<Result<u32, ()>> {
-        let notifier = self.notifier.as_mut()?;
-        let (client, publisher) = (&notifier.client, &notifier.publisher);
-        let newest = notifier.newest.take()?;
+        let Notifier {
+            client,
+            publisher,
+            notifying,
+        } = self
+            .notifier
+            .as_mut()
+            .filter(|one| !one.notifying.is_empty())?;
         let all = async {
-            let accepted = newest.await?;
-            publisher.flush().await?;
-            Ok(accepted)
+            let mut newest = Accepted::default();
+            while let Some(accepted) = notifying.join_next().await {
+                let accepted = accepted.expect("a notification does not panic")?;
+                if accepted.sequence >= newest.sequence {
+                    newest = accepted;
+                }
+            }
+            Ok(newest)
         };
         let accepted = self
             .target

@@ -43,16 +43,8 @@ impl Outbox {
         self.entries.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter()
-    }
-
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.entries.iter_mut()
-    }
-
-    pub(super) fn front(&self) -> Option<&Entry> {
-        self.entries.front()
     }
 
     /// Removes the entries of the next request, in order of arrival.
@@ -146,12 +138,7 @@ impl EntryKey {
 pub(super) struct Entry {
     pub(super) key: EntryKey,
     pub(super) notification: Notification,
-    /// Number of the first submission in it, for which a flush waits; `u64::MAX` once the relay had no
-    /// room for it.
-    pub(super) first_submission: u64,
     pub(super) waiters: WaiterList,
-    /// It contains a posted notification, which has no waiter.
-    pub(super) posted: bool,
     /// C8: relays that have counted all of it, and could not confirm that, in the order of their epochs.
     pub(super) counted: Vec<Counted>,
 }
@@ -170,8 +157,6 @@ impl Entry {
             kept.published_at = new.published_at;
             kept.traceparent = new.traceparent;
         }
-        self.first_submission = self.first_submission.min(other.first_submission);
-        self.posted |= other.posted;
         // The keys are the same, so the relays are.
         for (kept, new) in self.counted.iter_mut().zip(other.counted) {
             kept.position = kept.position.max(new.position);

@@ -25,7 +25,7 @@ use crate::{
         fault::planted,
     },
     error::{Error, ErrorKind, Result},
-    types::{Counted, Limits, Notification, NotifyAnswer, QueueAddress},
+    types::{Counted, Limits, Notification, NotifyAnswer},
 };
 
 /// How a publisher sends.
@@ -65,11 +65,6 @@ pub(crate) struct PublisherSession {
     retry_at: Tick,
     /// The relay refused requests until this time because they came too soon, and has counted none since.
     too_soon_until: Option<Tick>,
-    /// Number of the newest submission, for which a flush waits.
-    submitted: u64,
-    /// The first refusal of a posted notification, for the next flush.
-    refused: Option<Error>,
-    dropped: Dropped,
     /// Error of the last failed attempt, for the message of a time-out.
     failure: Option<Error>,
     /// A relay has answered a request before.
@@ -85,14 +80,6 @@ struct Request {
     /// The relay had no room for its entries before.
     is_retry: bool,
     sent_at: Tick,
-}
-
-/// Notifications that the relay had no room for and that were not kept.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Dropped {
-    pub(crate) count: u64,
-    /// The queue of the newest one, until it is taken.
-    pub(crate) queue: Option<QueueAddress>,
 }
 
 /// The publisher's name in a request: key, length and the longest text.
@@ -124,9 +111,6 @@ impl PublisherSession {
             backoff,
             retry_at: Tick::default(),
             too_soon_until: None,
-            submitted: 0,
-            refused: None,
-            dropped: Dropped::default(),
             failure: None,
             ever_answered: false,
             left: 0,
@@ -146,30 +130,18 @@ impl PublisherSession {
         self.check(&notifications, now)?;
         let id = self.waiters.add(notifications.len(), deadline);
         for (index, notification) in notifications.into_iter().enumerate() {
-            let mut entry = self.entry(notification, now);
+            let mut entry = Entry {
+                key: self.key(&notification, now),
+                notification,
+                waiters: Vec::new(),
+                counted: Vec::new(),
+            };
             self.waiters.add_to_list(&mut entry.waiters, id, index);
-            self.add(entry);
+            if let Some(entry) = self.retries.join(entry) {
+                self.pending.push(entry);
+            }
         }
         Ok(id)
-    }
-
-    /// Accepts a notification without a waiting caller.
-    ///
-    /// # Errors
-    /// As [`PublisherSession::notify`].
-    pub(crate) fn post(&mut self, notification: Notification, now: Tick) -> Result<()> {
-        self.check(std::slice::from_ref(&notification), now)?;
-        let mut entry = self.entry(notification, now);
-        entry.posted = true;
-        self.add(entry);
-        Ok(())
-    }
-
-    /// Adds a caller that waits for all submissions so far.
-    pub(crate) fn flush(&mut self) -> WaiterId {
-        let id = self.waiters.flush(self.submitted);
-        self.finish_flushes();
-        id
     }
 
     /// Returns the next request if one is due.
@@ -265,7 +237,7 @@ impl PublisherSession {
                 }
             };
             if is_final(error.kind()) {
-                self.refuse(&mut entry, &error);
+                self.waiters.settle(entry.waiters, &Err(error));
             } else {
                 again.push(entry);
                 failure = Some(error);
@@ -277,7 +249,6 @@ impl PublisherSession {
             Some(error) => self.put_off(&error, sent, sent_at, now, rng),
             None => self.succeeded(),
         }
-        self.finish_flushes();
         self.purge();
     }
 
@@ -297,7 +268,6 @@ impl PublisherSession {
             // the cause of the refusal is fixed, listeners may still sleep for lack of them.
             self.waiters.fail_all(error);
         }
-        self.finish_flushes();
         self.purge();
     }
 
@@ -373,30 +343,10 @@ impl PublisherSession {
         self.purge();
     }
 
-    /// Returns the number of entries in the outbox.
-    pub(crate) fn waiting(&self) -> usize {
-        self.pending.len()
-    }
-
     /// Returns the number of entries in the outbox, in flight, and kept for lack of room.
     pub(crate) fn pending(&self) -> usize {
         let sent = self.in_flight.iter().map(|request| request.entries.len());
         self.pending.len() + self.retries.entries.len() + sent.sum::<usize>()
-    }
-
-    /// Returns the notifications dropped so far, if the number grew since the last call.
-    pub(crate) fn take_dropped(&mut self) -> Option<Dropped> {
-        let queue = self.dropped.queue.take()?;
-        let count = self.dropped.count;
-        Some(Dropped {
-            count,
-            queue: Some(queue),
-        })
-    }
-
-    /// Returns the number of notifications dropped so far.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.dropped.count
     }
 
     /// Returns the total length and capacity of all waiter lists.
@@ -458,32 +408,6 @@ impl PublisherSession {
         }
     }
 
-    fn entry(&mut self, notification: Notification, now: Tick) -> Entry {
-        self.submitted += 1;
-        Entry {
-            key: self.key(&notification, now),
-            notification,
-            first_submission: self.submitted,
-            waiters: Vec::new(),
-            posted: false,
-            counted: Vec::new(),
-        }
-    }
-
-    /// Adds an entry, or merges it into the entry with its key.
-    fn add(&mut self, entry: Entry) {
-        // No flush waits for a kept entry, so the next flush reports that it is one.
-        if entry.posted && self.retries.contains(&entry.key) {
-            let queue = &entry.key.queue;
-            let message = format!("the relay has no room for `{queue}`; the notification is kept");
-            let refusal = || Error::new(ErrorKind::Exhausted, message);
-            self.refused.get_or_insert_with(refusal);
-        }
-        if let Some(entry) = self.retries.join(entry) {
-            self.pending.push(entry);
-        }
-    }
-
     fn put_back(&mut self, entries: Vec<Entry>, is_retry: bool) {
         for entry in entries.into_iter().rev() {
             match is_retry {
@@ -505,38 +429,24 @@ impl PublisherSession {
         }
     }
 
-    /// Reports a refusal to the entry's callers, and to the next flush if the entry was posted.
-    fn refuse(&mut self, entry: &mut Entry, error: &Error) {
-        if entry.posted {
-            self.refused.get_or_insert_with(|| error.clone());
-        }
-        let waiters = std::mem::take(&mut entry.waiters);
-        self.waiters.settle(waiters, &Err(error.clone()));
-    }
-
     /// Reports that the relay has no room for an entry, and keeps it if the limit has room.
     fn keep(&mut self, mut entry: Entry, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         let sent = self.in_flight.iter().filter(|request| request.is_retry);
         let sent: usize = sent.map(|request| request.entries.len()).sum();
         let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_kept);
         let is_kept = kept < limit || self.retries.contains(&entry.key);
-        if is_kept {
-            self.refuse(&mut entry, error);
+        let refusal = if is_kept {
+            error.clone()
         } else {
             let message = format!(
                 "{error}; the notification is dropped: {limit} refused ones are kept already"
             );
-            self.refuse(&mut entry, &Error::new(error.kind(), message));
-        }
-        if planted!(RefusedDropped) {
-            return;
-        }
-        if is_kept {
+            Error::new(error.kind(), message)
+        };
+        let waiters = std::mem::take(&mut entry.waiters);
+        self.waiters.settle(waiters, &Err(refusal));
+        if is_kept && !planted!(RefusedDropped) {
             self.retries.add(entry, error, now, rng);
-        } else {
-            let count = entry.notification.notifications.max(1);
-            self.dropped.count = self.dropped.count.saturating_add(count);
-            self.dropped.queue = Some(entry.key.queue);
         }
     }
 
@@ -585,25 +495,6 @@ impl PublisherSession {
         self.left = 0;
         let most = self.config.batch.clamp(1, Limits::EVENTS);
         self.batch = (self.batch * 2).min(most);
-    }
-
-    /// Completes the flushes whose submissions have all been answered.
-    fn finish_flushes(&mut self) {
-        // Most entries leave in order of arrival. So the first entry decides quickly that no flush is
-        // complete.
-        let sent = || self.in_flight.iter().filter(|request| !request.is_retry);
-        let first = sent().next().and_then(|request| request.entries.first());
-        let first = first
-            .or_else(|| self.pending.front())
-            .map_or(u64::MAX, |entry| entry.first_submission);
-        if !self.waiters.has_flush_before(first) {
-            return;
-        }
-        let sent = sent().flat_map(|request| &request.entries);
-        let all = self.pending.iter().chain(sent);
-        let submissions = all.map(|entry| entry.first_submission);
-        let oldest = submissions.min().unwrap_or(u64::MAX);
-        self.waiters.finish_flushes(oldest, &mut self.refused);
     }
 
     /// Removes callers that no longer wait from the entries' lists, so that these grow with queues

@@ -40,15 +40,8 @@ impl Retries {
         }
     }
 
-    /// Adds a refused entry. No flush waits for it: its refusal was reported.
-    pub(super) fn add(
-        &mut self,
-        mut entry: Entry,
-        error: &Error,
-        now: Tick,
-        rng: &mut fastrand::Rng,
-    ) {
-        (entry.first_submission, entry.posted) = (u64::MAX, false);
+    /// Adds a refused entry.
+    pub(super) fn add(&mut self, entry: Entry, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         // Once in a round, so that the back-off does not grow with its requests.
         if self.entries.is_empty() || self.began {
             self.next_round = now + self.backoff.next(rng);
@@ -61,10 +54,7 @@ impl Retries {
     }
 
     /// Adds a notification to the entry with its key, if there is one.
-    pub(super) fn join(&mut self, mut entry: Entry) -> Option<Entry> {
-        if self.entries.contains(&entry.key) {
-            (entry.first_submission, entry.posted) = (u64::MAX, false);
-        }
+    pub(super) fn join(&mut self, entry: Entry) -> Option<Entry> {
         self.entries.merge(entry)
     }
 

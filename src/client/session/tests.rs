@@ -5,11 +5,11 @@ mod leaving;
 mod publishing;
 mod subscribing;
 
-use super::{PublisherConfig, PublisherSession, waiters::Completion};
+use super::{PublisherConfig, PublisherSession, WaiterId, waiters::Completion};
 use crate::{
     base::clock::Tick,
     error::{Error, Result},
-    types::{Accepted, NotifyAnswer},
+    types::{Accepted, Notification, NotifyAnswer},
 };
 
 fn at(millis: u64) -> Tick {
@@ -22,6 +22,11 @@ fn rng() -> fastrand::Rng {
 
 fn publisher() -> PublisherSession {
     PublisherSession::new(PublisherConfig::default())
+}
+
+/// Notifies for a caller that waits for ever.
+fn post(session: &mut PublisherSession, notification: Notification, now: Tick) -> Result<WaiterId> {
+    session.notify(vec![notification], Tick::NEVER, now)
 }
 
 /// The answer to a request whose events have these results.

@@ -16,7 +16,7 @@ pub(crate) struct WaiterId(u64);
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) waiter: WaiterId,
-    /// One for each of its notifications; of a flush the refusal of a posted one, if any.
+    /// One for each of its notifications.
     pub(crate) results: Vec<Result<Accepted>>,
 }
 
@@ -25,8 +25,6 @@ pub(crate) struct Completion {
 pub(super) struct Waiters {
     waiters: HashMap<WaiterId, Waiter>,
     deadlines: BTreeSet<(Tick, WaiterId)>,
-    /// Flushes, each with the number of the last submission that it waits for.
-    flushes: Vec<(WaiterId, u64)>,
     completions: Vec<Completion>,
     last: u64,
     /// Unanswered notifications of waiting callers: the sum of all `missing`.
@@ -51,7 +49,8 @@ struct Waiter {
 impl Waiters {
     /// Adds a caller that waits for `count` notifications.
     pub(super) fn add(&mut self, count: usize, deadline: Tick) -> WaiterId {
-        let id = self.next_id();
+        self.last += 1;
+        let id = WaiterId(self.last);
         let waiter = Waiter {
             results: vec![None; count],
             missing: count,
@@ -66,17 +65,9 @@ impl Waiters {
         id
     }
 
-    /// Adds a caller that waits for all submissions up to `upto`.
-    pub(super) fn flush(&mut self, upto: u64) -> WaiterId {
-        let id = self.next_id();
-        self.flushes.push((id, upto));
-        id
-    }
-
     /// Removes a caller that no longer waits.
     pub(super) fn abandon(&mut self, id: WaiterId) {
         self.remove(id);
-        self.flushes.retain(|(flush, _)| *flush != id);
     }
 
     /// Adds a caller to an entry's waiter list.
@@ -119,13 +110,10 @@ impl Waiters {
         }
     }
 
-    /// Answers all callers and flushes; the error is the result of what is unanswered.
+    /// Answers all callers; the error is the result of what is unanswered.
     pub(super) fn fail_all(&mut self, error: &Error) {
         for (_, id) in std::mem::take(&mut self.deadlines) {
             self.fail(id, error);
-        }
-        for (id, _) in std::mem::take(&mut self.flushes) {
-            self.finish(id, vec![Err(error.clone())]);
         }
     }
 
@@ -140,22 +128,6 @@ impl Waiters {
     pub(super) fn deadline(&self) -> Tick {
         let first = self.deadlines.first();
         first.map_or(Tick::NEVER, |(deadline, _)| *deadline)
-    }
-
-    /// Returns whether all submissions of some flush come before `oldest`.
-    pub(super) fn has_flush_before(&self, oldest: u64) -> bool {
-        self.flushes.iter().any(|(_, upto)| *upto < oldest)
-    }
-
-    /// Answers the flushes whose submissions all come before `oldest`. The first one gets the
-    /// refusal of a posted notification, if any.
-    pub(super) fn finish_flushes(&mut self, oldest: u64, refused: &mut Option<Error>) {
-        let (finished, waiting): (Vec<_>, _) =
-            self.flushes.drain(..).partition(|(_, upto)| *upto < oldest);
-        self.flushes = waiting;
-        for (id, _) in finished {
-            self.finish(id, refused.take().map(Err).into_iter().collect());
-        }
     }
 
     pub(super) fn take_completions(&mut self) -> Vec<Completion> {
@@ -185,10 +157,5 @@ impl Waiters {
         self.deadlines.remove(&(waiter.deadline, id));
         self.missing -= waiter.missing;
         Some(waiter)
-    }
-
-    fn next_id(&mut self) -> WaiterId {
-        self.last += 1;
-        WaiterId(self.last)
     }
 }

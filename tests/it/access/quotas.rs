@@ -71,11 +71,9 @@ async fn a_publisher_over_its_rate_loses_nothing() {
     woken(&mut wakes).await;
     let publisher = client.publisher("p");
     let start = tokio::time::Instant::now();
-    for number in 0..1024 + EXTRA {
-        let orders = Notification::new(queue(&format!("acct/orders-{number}")));
-        publisher.post(orders).expect("taken");
-    }
-    within("all are counted", publisher.flush())
+    let orders = |number| Notification::new(queue(&format!("acct/orders-{number}")));
+    let notified = publisher.notify_all((0..1024 + EXTRA).map(orders).collect());
+    within("all are counted", notified)
         .await
         .expect("none is refused for good");
     // Six hundred at four hundred a second, and one second less for what was earned in between.

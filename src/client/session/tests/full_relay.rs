@@ -85,14 +85,7 @@ fn event(queue: &str) -> Notification {
 }
 
 fn post(session: &mut PublisherSession, queue: &str, now: Tick) {
-    session.post(event(queue), now).expect("taken");
-}
-
-/// Flushes, and returns the result, which comes at once.
-fn flush(session: &mut PublisherSession) -> Result<Vec<Accepted>> {
-    session.flush();
-    let done = session.take_completions().pop().expect("flushed");
-    result(done)
+    super::post(session, event(queue), now).expect("taken");
 }
 
 /// Notifies, and returns the result if the caller gets it at once.
@@ -186,23 +179,6 @@ fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_ask
 }
 
 #[test]
-fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
-    let (mut session, mut relay) = (publisher(), Relay::full());
-    post(&mut session, "a/new", at(0));
-    post(&mut session, "a/known", at(0));
-    session.flush();
-    relay.serve(&mut session, at(0));
-    let done = session.take_completions().pop().expect("flushed");
-    let error = result(done).expect_err("one was refused");
-    assert_eq!(error.kind(), ErrorKind::Exhausted);
-    assert!(flush(&mut session).is_ok(), "nothing was posted since");
-    // A further post joins the kept entry.
-    post(&mut session, "a/new", at(1));
-    let refused = flush(&mut session).expect_err("it waits");
-    assert_eq!(refused.kind(), ErrorKind::Exhausted);
-}
-
-#[test]
 fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..2_000 {
@@ -256,16 +232,8 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let error = error.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.message().contains("is dropped"), "{error}");
-    session.take_dropped().expect("told once");
-    // No caller waits for this one, so it is counted, and the next flush returns its refusal.
-    post(&mut session, "a/new-4", at(0));
     post(&mut session, "a/new-1", at(0));
     relay.serve(&mut session, at(0));
-    let dropped = session.take_dropped().expect("one was");
-    assert_eq!(dropped.count, 2);
-    assert_eq!(dropped.queue, Some(event("a/new-4").queue));
-    assert!(session.take_dropped().is_none() && session.dropped() == 2);
-    flush(&mut session).expect_err("one was dropped");
     // A retry in flight keeps its room.
     let due = session.next_at();
     let retry = session.request(due).expect("a retry");
@@ -274,7 +242,7 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let request = session.request(due).expect("a request");
     session.answered(relay.answer(&retry), due, &mut rng());
     session.answered(relay.answer(&request), due, &mut rng());
-    assert_eq!((session.pending(), session.dropped()), (2, 3));
+    assert_eq!(session.pending(), 2);
     relay.full = false;
     serve_until(&mut session, &mut relay, (due, at(60_000)), |_| false);
     assert_eq!((relay.counted("a/new-1"), relay.counted("a/new-2")), (2, 1));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{super::publisher::*, answer, at, failure, publisher, result, rng};
+use super::{super::publisher::*, answer, at, failure, post, publisher, result, rng};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
@@ -44,7 +44,7 @@ fn unavailable() -> Error {
 fn pending_notifications_of_one_queue_are_one_entry_with_exact_sums() {
     let mut session = publisher();
     for _ in 0..100_000 {
-        session.post(event("a/q"), at(0)).expect("taken");
+        post(&mut session, event("a/q"), at(0)).expect("taken");
     }
     assert_eq!(session.pending(), 1);
     let sent = session.request(at(0)).expect("a request");
@@ -61,13 +61,13 @@ fn pending_notifications_of_one_queue_are_one_entry_with_exact_sums() {
 #[test]
 fn a_delayed_notification_is_not_conflated_with_one_that_is_not() {
     let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
     let delayed = Notification {
         delay: Duration::from_secs(60),
         ..event("a/q")
     };
-    session.post(delayed.clone(), at(0)).expect("taken");
-    session.post(delayed, at(1)).expect("taken");
+    post(&mut session, delayed.clone(), at(0)).expect("taken");
+    post(&mut session, delayed, at(1)).expect("taken");
     let sent = session.request(at(30_000)).expect("a request");
     assert_eq!(sent.len(), 2, "the delayed ones are conflated");
     assert!(sent[0].delay.is_zero());
@@ -109,7 +109,7 @@ fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
         .notify(vec![event("a/q")], LATER, at(0))
         .expect("taken");
     session.request(at(0)).expect("a request");
-    session.post(event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
     session.broken(&unavailable(), at(1), &mut rng());
     assert_eq!(
         session.request(at(10_000)).expect("again")[0].notifications,
@@ -123,7 +123,7 @@ fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
 #[test]
 fn retries_wait_and_start_again_after_a_success() {
     let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
     let mut rng = rng();
     for _ in 0..30 {
         session.broken(&unavailable(), at(0), &mut rng);
@@ -145,7 +145,7 @@ fn retries_wait_and_start_again_after_a_success() {
 fn each_other_relay_is_tried_soon_although_one_asked_for_a_long_wait() {
     let (mut session, mut rng) = (one_at_a_time(), fastrand::Rng::with_seed(1));
     let draining = || unavailable().with_retry_after(Duration::from_secs(60));
-    session.post(event("acct/a"), at(0)).expect("room");
+    post(&mut session, event("acct/a"), at(0)).expect("room");
     for tried in 0..3 {
         session.request(session.retry_at()).expect("due");
         session.broken(&draining(), at(0), &mut rng);
@@ -156,7 +156,7 @@ fn each_other_relay_is_tried_soon_although_one_asked_for_a_long_wait() {
     }
     session.request(session.retry_at()).expect("due");
     accept(&mut session, &[1]);
-    session.post(event("acct/a"), at(90)).expect("room");
+    post(&mut session, event("acct/a"), at(90)).expect("room");
     session.request(session.retry_at()).expect("due");
     session.broken(&draining(), at(90), &mut rng);
     session.left_relay(2, at(90), &mut rng);
@@ -216,8 +216,8 @@ fn a_caller_of_several_learns_which_one_was_refused() {
 #[test]
 fn a_refused_event_of_a_failed_request_is_not_sent_again() {
     let mut session = publisher();
-    session.post(event("a/bad"), at(0)).expect("taken");
-    session.post(event("a/good"), at(0)).expect("taken");
+    let waiter = post(&mut session, event("a/bad"), at(0)).expect("taken");
+    post(&mut session, event("a/good"), at(0)).expect("taken");
     session.request(at(0)).expect("both");
     let accepted = Ok(Accepted::default());
     let unconfirmed = NotifyAnswer {
@@ -230,9 +230,7 @@ fn a_refused_event_of_a_failed_request_is_not_sent_again() {
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].queue, event("a/good").queue);
     assert_eq!(session.counted(), [counted("one", 5)]);
-    let waiter = session.flush();
-    accept(&mut session, &[1]);
-    let done = session.take_completions().pop().expect("flushed");
+    let done = session.take_completions().pop().expect("told");
     assert_eq!(done.waiter, waiter);
     assert_eq!(result(done).expect_err("denied").kind(), ErrorKind::Denied);
 }
@@ -240,8 +238,8 @@ fn a_refused_event_of_a_failed_request_is_not_sent_again() {
 #[test]
 fn an_event_that_a_relay_cannot_take_now_is_sent_again_and_no_other() {
     let mut session = publisher();
-    session.post(event("a/new"), at(0)).expect("taken");
-    session.post(event("a/known"), at(0)).expect("taken");
+    post(&mut session, event("a/new"), at(0)).expect("taken");
+    post(&mut session, event("a/known"), at(0)).expect("taken");
     session.request(at(0)).expect("both");
     let answer = answer(vec![Err(unavailable()), Ok(Accepted::default())]);
     session.answered(answer, at(0), &mut rng());
@@ -254,7 +252,7 @@ fn an_event_that_a_relay_cannot_take_now_is_sent_again_and_no_other() {
 fn events_that_a_cut_off_relay_counted_stay_in_one_request() {
     let mut session = publisher();
     for queue in ["a/new-1", "a/known-1", "a/new-2", "a/known-2"] {
-        session.post(event(queue), at(0)).expect("taken");
+        post(&mut session, event(queue), at(0)).expect("taken");
     }
     session.request(at(0)).expect("all");
     let refused = || Err(unavailable());
@@ -291,44 +289,10 @@ fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
 #[test]
 fn a_request_without_an_answer_is_a_dead_connection() {
     let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
     assert!(!session.elapsed(at(4_999)));
     assert!(session.elapsed(at(5_000)));
-}
-
-#[test]
-fn a_flush_ends_when_what_was_posted_before_is_acknowledged() {
-    let mut session = one_at_a_time();
-    session.post(event("a/q"), at(0)).expect("taken");
-    let flush = session.flush();
-    session.request(at(0)).expect("a request");
-    session.post(event("a/r"), at(0)).expect("taken");
-    assert!(session.take_completions().is_empty());
-    accept(&mut session, &[1]);
-    assert_eq!(
-        session.take_completions().pop().expect("flushed").waiter,
-        flush
-    );
-    let empty = session.flush();
-    assert!(session.take_completions().is_empty(), "a/r waits still");
-    session.request(at(0)).expect("a request");
-    accept(&mut session, &[1]);
-    assert_eq!(
-        session.take_completions().pop().expect("flushed").waiter,
-        empty
-    );
-}
-
-#[test]
-fn a_flush_returns_the_refusal_of_a_posted_notification() {
-    let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
-    session.flush();
-    session.request(at(0)).expect("a request");
-    session.answered(answer(vec![Err(denied())]), at(0), &mut rng());
-    let done = session.take_completions().pop().expect("flushed");
-    assert!(result(done).is_err());
 }
 
 #[test]
@@ -337,9 +301,9 @@ fn notifications_beyond_the_pending_limit_are_refused_and_none_is_lost() {
         max_pending: 2,
         ..PublisherConfig::default()
     });
-    session.post(event("a/1"), at(0)).expect("taken");
-    session.post(event("a/2"), at(0)).expect("taken");
-    let error = session.post(event("a/3"), at(0)).expect_err("one too many");
+    post(&mut session, event("a/1"), at(0)).expect("taken");
+    post(&mut session, event("a/2"), at(0)).expect("taken");
+    let error = post(&mut session, event("a/3"), at(0)).expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert_eq!(session.request(at(0)).expect("a request").len(), 2);
 }
@@ -354,7 +318,7 @@ fn the_requests_in_flight_are_bounded_and_put_back() {
     let mut session = PublisherSession::new(config);
     for number in 0..200 {
         let one = event(&format!("a/{number}"));
-        session.post(one, at(0)).expect("taken");
+        post(&mut session, one, at(0)).expect("taken");
     }
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
@@ -373,7 +337,7 @@ fn the_longest_delay_stays_within_the_limit_on_its_grid() {
         delay,
         ..event("a/q")
     };
-    session.post(delayed, at(1)).expect("taken");
+    post(&mut session, delayed, at(1)).expect("taken");
     let sent = session.request(at(1)).expect("a request");
     assert_eq!(sent[0].delay, delay);
     sent[0].check().expect("the relay takes it");
@@ -382,8 +346,8 @@ fn the_longest_delay_stays_within_the_limit_on_its_grid() {
 #[test]
 fn an_answer_that_does_not_fit_its_request_loses_nothing() {
     let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
-    session.post(event("a/r"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/r"), at(0)).expect("taken");
     assert_eq!(session.request(at(0)).expect("a request").len(), 2);
     accept(&mut session, &[1]);
     let again = session.request(at(3600)).expect("sent again");
@@ -398,15 +362,14 @@ fn refused(kind: ErrorKind) -> Error {
 #[test]
 fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
     let mut session = publisher();
-    session.post(event("a/p"), at(0)).expect("taken");
+    post(&mut session, event("a/p"), at(0)).expect("taken");
     session
         .notify(vec![event("a/q")], LATER, at(0))
         .expect("taken");
-    session.flush();
     session.request(at(0)).expect("a request");
     session.broken(&refused(ErrorKind::Denied), at(0), &mut rng());
     let done = session.take_completions();
-    assert_eq!(done.len(), 2, "the caller and the flush: {done:?}");
+    assert_eq!(done.len(), 2, "{done:?}");
     for done in done {
         let error = result(done).expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Denied);
@@ -461,11 +424,11 @@ fn at_the_limit_what_merges_is_still_taken() {
         max_pending: 1,
         ..PublisherConfig::default()
     });
-    session.post(event("a/q"), at(0)).expect("the first");
-    session.post(event("a/q"), at(0)).expect("costs nothing");
+    post(&mut session, event("a/q"), at(0)).expect("the first");
+    post(&mut session, event("a/q"), at(0)).expect("costs nothing");
     let both = vec![event("a/q"), event("a/q")];
     session.notify(both, LATER, at(0)).expect("nor do these");
-    let error = session.post(event("a/r"), at(0)).expect_err("one more");
+    let error = post(&mut session, event("a/r"), at(0)).expect_err("one more");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
 }
 
@@ -498,7 +461,7 @@ fn a_request_that_comes_too_soon_again_is_sent_in_parts() {
     let mut session = publisher();
     for number in 0..8 {
         let event = event(&format!("a/{number}"));
-        session.post(event, at(0)).expect("taken");
+        post(&mut session, event, at(0)).expect("taken");
     }
     let too_soon = || {
         let error = Error::new(ErrorKind::Exhausted, "notify_rate");
@@ -540,7 +503,7 @@ fn unconfirmed(epoch: &str, position: u64) -> NotifyAnswer {
 #[test]
 fn a_repetition_states_which_relays_have_counted_it() {
     let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
     assert!(session.counted().is_empty());
     for (epoch, position) in [("one", 5), ("two", 1), ("one", 9)] {
@@ -565,7 +528,7 @@ fn a_queue_with_traffic_costs_a_few_entries_in_an_outage_and_each_relay_counts_e
     let mut positions = [0; 3];
     let mut sums = [0; 3];
     for round in 0..300_u64 {
-        session.post(event("a/q"), at(round)).expect("taken");
+        post(&mut session, event("a/q"), at(round)).expect("taken");
         let relay = usize::try_from(round % 3).expect("small");
         let now = at(round).max(session.retry_at());
         let mut sent = Vec::new();
@@ -590,17 +553,17 @@ fn a_queue_with_traffic_costs_a_few_entries_in_an_outage_and_each_relay_counts_e
 #[test]
 fn what_was_not_counted_is_not_in_a_request_that_was() {
     let mut session = publisher();
-    session.post(event("a/q"), at(0)).expect("taken");
+    post(&mut session, event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
     session.answered(unconfirmed("one", 5), at(0), &mut rng());
-    session.post(event("a/r"), at(1)).expect("taken");
+    post(&mut session, event("a/r"), at(1)).expect("taken");
     let first = session.request(at(60_000)).expect("again");
     assert_eq!((first.len(), session.counted().len()), (1, 1));
     let second = session.request(at(60_000)).expect("the other");
     assert_eq!((second.len(), session.counted().len()), (1, 0));
     // A notification that joins the entry is not counted yet.
     session.broken(&unavailable(), at(60_001), &mut rng());
-    session.post(event("a/q"), at(60_002)).expect("taken");
+    post(&mut session, event("a/q"), at(60_002)).expect("taken");
     let first = session.request(at(180_000)).expect("again");
     assert_eq!((first.len(), session.counted().len()), (1, 1));
     let second = session.request(at(180_000)).expect("the others");

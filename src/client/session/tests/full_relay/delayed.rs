@@ -16,7 +16,7 @@ fn a_refused_delayed_entry_needs_no_room_when_its_delay_has_ended() {
     for number in 0..2_000 {
         post(&mut session, &format!("a/new-{number}"), at(0));
         let later = delayed(&format!("a/later-{number}"), Duration::from_secs(60));
-        session.post(later, at(0)).expect("taken");
+        super::super::post(&mut session, later, at(0)).expect("taken");
     }
     let span = (at(0), at(200_000));
     let end = serve_until(&mut session, &mut relay, span, |relay| {
@@ -35,8 +35,8 @@ fn refused_entries_are_sent_while_others_stay_refused() {
     for number in 0..2_000 {
         let new = event(&format!("a/new-{number}"));
         let later = delayed(&format!("a/later-{number}"), Duration::from_secs(3600));
-        session.post(new, at(0)).expect("taken");
-        session.post(later, at(0)).expect("taken");
+        super::super::post(&mut session, new, at(0)).expect("taken");
+        super::super::post(&mut session, later, at(0)).expect("taken");
     }
     let now = serve_until(&mut session, &mut relay, (at(0), at(60_000)), |_| false);
     relay.no_timers = false;

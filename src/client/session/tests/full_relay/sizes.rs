@@ -24,7 +24,7 @@ fn a_request_stays_below_its_limit() {
         ..PublisherConfig::default()
     });
     for number in 0..1024 {
-        session.post(fullest(number), at(0)).expect("taken");
+        super::super::post(&mut session, fullest(number), at(0)).expect("taken");
     }
     let mut sent = 0;
     while let Some(request) = session.request(at(0)) {
