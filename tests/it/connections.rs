@@ -159,6 +159,8 @@ async fn a_client_opens_more_connections_for_more_than_a_thousand_streams() {
     woken(&mut fresh).await;
     assert_eq!(wire.connections(), 5, "no other is opened");
     drop((fresh, all));
+    until("one is kept", async || wire.open() == 1).await;
+    drop(client);
     until("none is left", async || wire.open() == 0).await;
 }
 
