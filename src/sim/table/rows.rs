@@ -53,7 +53,7 @@ pub(super) const FLAG_FAULTS: &[Row] = rows! {
 };
 
 pub(super) const AGENT_FAULTS: &[Row] = rows! {
-    RoomUnnoticed, 0, "R12", "a member that has room again is given no work that waits";
+    RoomUnnoticed, 8, "R12", "a member that has room again is given no work that waits";
     AgentForgetsLate, 74, "agents", "what came after a worker's start is forgotten when it ends";
     AgentTrustsTimers, 452, "agents", "after a lost stream nobody looks when hidden messages become visible";
 };
@@ -61,7 +61,7 @@ pub(super) const AGENT_FAULTS: &[Row] = rows! {
 pub(super) const CENTRAL_FAULTS: &[Row] = rows! {
     CentralRetiresWork, 2, "central agent", "nodes with work are removed";
     CentralFailureIsDone, 43, "central agent", "a call that failed counts as done";
-    CentralIgnoresInterval, 1, "central agent", "calls follow each other without the interval";
+    CentralIgnoresInterval, 93, "central agent", "calls follow each other without the interval";
     CentralNoCoolDown, 5, "central agent", "nodes are removed soon after they were needed";
 };
 
