@@ -12,9 +12,10 @@ use tokio::sync::watch;
 
 use super::{
     connection::{Client, FlagsClient},
+    credential::RelayChannel,
     mirror::{FromWire as _, mirror},
     pages::{ListPage, Listed, all_pages},
-    reconnecting_stream::{ReconnectingStream, ResponseStream, StreamProtocol},
+    reconnecting_stream::{Opening, ReconnectingStream, StreamProtocol},
 };
 use crate::{
     base::clock::Tick,
@@ -300,11 +301,9 @@ impl StreamProtocol for WatchProtocol {
         self.session.next_event()
     }
 
-    fn open(&mut self, client: &Client, responses: &mut ResponseStream<Self::Response>) {
+    fn open(&mut self, channel: RelayChannel) -> Opening<Self::Response> {
         let request = self.request.clone();
-        responses.open(client, |channel| async move {
-            FlagsClient::new(channel).watch_flag(request).await
-        });
+        Box::pin(async move { FlagsClient::new(channel).watch_flag(request).await })
     }
 
     fn received(

@@ -39,7 +39,7 @@ pub(super) trait StreamProtocol {
     fn next_item(&mut self) -> Option<Self::Item>;
 
     /// Opens a stream with the next request.
-    fn open(&mut self, client: &Client, responses: &mut ResponseStream<Self::Response>);
+    fn open(&mut self, channel: RelayChannel) -> Opening<Self::Response>;
 
     fn received(
         &mut self,
@@ -50,11 +50,12 @@ pub(super) trait StreamProtocol {
 }
 
 /// A response stream that reconnects. It has no task: polling drives it.
-#[derive(Debug)]
 pub(super) struct ReconnectingStream<P: StreamProtocol> {
     pub(super) client: Client,
     pub(super) protocol: P,
-    responses: ResponseStream<P::Response>,
+    stream: Phase<P::Response>,
+    /// Kept between streams, so that a reconnection does not change the connection without need.
+    connection: Option<Lease>,
     timer: Timer,
     link: watch::Sender<LinkState>,
     /// For the log.
@@ -67,7 +68,8 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         Self {
             client: client.clone(),
             protocol,
-            responses: ResponseStream::none(),
+            stream: Phase::None,
+            connection: None,
             timer: Timer::new(client.clock()),
             link: watch::Sender::new(LinkState::default()),
             listener,
@@ -93,13 +95,13 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             let now = self.timer.now();
             let until = match self.protocol.reconnect().step(now) {
                 ReconnectStep::Open => {
-                    self.protocol.open(&self.client, &mut self.responses);
+                    self.open();
                     continue;
                 }
                 ReconnectStep::Wait(until) | ReconnectStep::Read(until) => until,
                 ReconnectStep::Closed => return Poll::Ready(None),
             };
-            if let Poll::Ready(event) = self.responses.poll(cx) {
+            if let Poll::Ready(event) = self.stream.poll(cx) {
                 let refusal = self.on_stream_event(event, now);
                 self.publish_link();
                 match refusal {
@@ -111,7 +113,11 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             let now = self.timer.now();
             self.count_relays();
             if self.protocol.reconnect().elapsed(now, &mut self.rng) {
-                self.responses.abandon(&self.client);
+                // The connection may be dead without an error, so the next stream uses another one.
+                if let Some(connection) = &self.connection {
+                    connection.retire();
+                }
+                self.leave_relay();
                 self.log_outage();
             }
             self.publish_link();
@@ -130,7 +136,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     /// Ends the stream (`true`) or opens the next one (`false`).
     pub(super) fn pause(&mut self, paused: bool) {
         if self.protocol.reconnect().pause(paused, self.timer.now()) {
-            self.responses.close();
+            self.stream = Phase::None;
             self.publish_link();
         }
     }
@@ -165,7 +171,11 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             }
             StreamEvent::Broken(status) => {
                 self.count_relays();
-                let url = self.responses.relay_url(&self.client);
+                let relays = self.client.relay_list();
+                let url = match &self.connection {
+                    Some(connection) => relays.url_of(connection),
+                    None => relays.url(),
+                };
                 status.map(|status| with_relay_url(from_status(status), url))
             }
         };
@@ -185,15 +195,36 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     /// Closes the stream, and moves on to another relay if there is one and this one sent it away.
     fn end_stream(&mut self) {
         if self.protocol.reconnect().leaves_relay() {
-            self.responses.leave_relay(&self.client);
+            self.leave_relay();
         } else {
-            self.responses.close();
+            self.stream = Phase::None;
+        }
+    }
+
+    /// Opens a stream on the previous one's connection, unless that is retired.
+    fn open(&mut self) {
+        self.connection.take_if(|one| one.is_retired());
+        let connection = &mut self.connection;
+        let connection =
+            connection.get_or_insert_with(|| self.client.relay_list().stream_connection());
+        self.stream = Phase::Opening(self.protocol.open(connection.channel()));
+    }
+
+    /// Drops a stream whose relay is not to be used for the next one.
+    fn leave_relay(&mut self) {
+        self.stream = Phase::None;
+        if let Some(connection) = self.connection.take() {
+            self.client.relay_list().leave(&connection);
         }
     }
 
     /// Returns a connection for calls about the stream: only its relay knows it.
     pub(super) fn call_connection(&self) -> Lease {
-        self.responses.call_connection(&self.client)
+        let relays = self.client.relay_list();
+        match &self.connection {
+            Some(connection) => relays.call_connection_to(connection.relay()),
+            None => relays.call_connection(),
+        }
     }
 
     /// Logs that opening a stream has failed for a while.
@@ -211,15 +242,8 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     }
 }
 
-type Opening<T> =
+pub(super) type Opening<T> =
     Pin<Box<dyn Future<Output = std::result::Result<Response<Streaming<T>>, Status>> + Send>>;
-
-/// The response stream of a driver.
-pub(super) struct ResponseStream<T> {
-    stream: Phase<T>,
-    /// Kept between streams, so that a reconnection does not change the connection without need.
-    connection: Option<Lease>,
-}
 
 enum Phase<T> {
     None,
@@ -228,108 +252,44 @@ enum Phase<T> {
 }
 
 /// An event of a polled stream.
-pub(super) enum StreamEvent<T> {
+enum StreamEvent<T> {
     Opened,
     Message(T),
     /// The stream ended or could not be opened.
     Broken(Option<Status>),
 }
 
-impl<T> ResponseStream<T> {
-    /// Creates a value without a stream.
-    pub(super) fn none() -> Self {
-        Self {
-            stream: Phase::None,
-            connection: None,
-        }
-    }
-
-    /// Opens a stream by `call`, on the previous stream's connection unless that is retired.
-    pub(super) fn open<F>(&mut self, client: &Client, call: impl FnOnce(RelayChannel) -> F)
-    where
-        F: Future<Output = std::result::Result<Response<Streaming<T>>, Status>> + Send + 'static,
-    {
-        self.close();
-        self.connection
-            .take_if(|connection| connection.is_retired());
-        let connection = &mut self.connection;
-        let connection = connection.get_or_insert_with(|| client.relay_list().stream_connection());
-        self.stream = Phase::Opening(Box::pin(call(connection.channel())));
-    }
-
-    pub(super) fn close(&mut self) {
-        self.stream = Phase::None;
-    }
-
-    /// Drops a stream without a message in time. Its connection may be dead without an error, so
-    /// the next stream uses another one.
-    pub(super) fn abandon(&mut self, client: &Client) {
-        if let Some(connection) = &self.connection {
-            connection.retire();
-        }
-        self.leave_relay(client);
-    }
-
-    /// Drops a stream whose relay is not to be used for the next one.
-    pub(super) fn leave_relay(&mut self, client: &Client) {
-        self.close();
-        if let Some(connection) = self.connection.take() {
-            client.relay_list().leave(&connection);
-        }
-    }
-
-    /// Returns the URL of the stream's relay.
-    pub(super) fn relay_url<'c>(&self, client: &'c Client) -> &'c str {
-        let relays = client.relay_list();
-        match &self.connection {
-            Some(connection) => relays.url_of(connection),
-            None => relays.url(),
-        }
-    }
-
-    /// Returns a connection for calls to the stream's relay.
-    pub(super) fn call_connection(&self, client: &Client) -> Lease {
-        let relays = client.relay_list();
-        match &self.connection {
-            Some(connection) => relays.call_connection_to(connection.relay()),
-            None => relays.call_connection(),
-        }
-    }
-
+impl<T> Phase<T> {
     /// Also pending without a stream: the driver's timer wakes it then.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<StreamEvent<T>> {
-        match &mut self.stream {
-            Phase::None => Poll::Pending,
-            Phase::Opening(opening) => match std::task::ready!(opening.as_mut().poll(cx)) {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<StreamEvent<T>> {
+        let broken = match self {
+            Self::None => return Poll::Pending,
+            Self::Opening(opening) => match std::task::ready!(opening.as_mut().poll(cx)) {
                 Ok(response) => {
-                    self.stream = Phase::Open(Box::new(response.into_inner()));
-                    Poll::Ready(StreamEvent::Opened)
+                    *self = Self::Open(Box::new(response.into_inner()));
+                    return Poll::Ready(StreamEvent::Opened);
                 }
-                Err(status) => Poll::Ready(self.broken(Some(status))),
+                Err(status) => Some(status),
             },
-            Phase::Open(stream) => match std::task::ready!(Pin::new(stream).poll_next(cx)) {
-                Some(Ok(message)) => Poll::Ready(StreamEvent::Message(message)),
-                Some(Err(status)) => Poll::Ready(self.broken(Some(status))),
-                None => Poll::Ready(self.broken(None)),
+            Self::Open(stream) => match std::task::ready!(Pin::new(stream).poll_next(cx)) {
+                Some(Ok(message)) => return Poll::Ready(StreamEvent::Message(message)),
+                Some(Err(status)) => Some(status),
+                None => None,
             },
-        }
-    }
-
-    fn broken(&mut self, status: Option<Status>) -> StreamEvent<T> {
-        if let Some(status) = &status {
+        };
+        if let Some(status) = &broken {
             tracing::debug!(%status, "stream broken");
         }
-        self.close();
-        StreamEvent::Broken(status)
+        *self = Self::None;
+        Poll::Ready(StreamEvent::Broken(broken))
     }
 }
 
-impl<T> fmt::Debug for ResponseStream<T> {
+impl<P: StreamProtocol + fmt::Debug> fmt::Debug for ReconnectingStream<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.stream {
-            Phase::None => "None",
-            Phase::Opening(_) => "Opening",
-            Phase::Open(_) => "Open",
-        })
+        let mut shown = f.debug_struct("ReconnectingStream");
+        shown
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
     }
 }

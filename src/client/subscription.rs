@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use super::{
     connection::{Client, RelayClient},
-    reconnecting_stream::{ReconnectingStream, ResponseStream, StreamProtocol},
+    credential::RelayChannel,
+    reconnecting_stream::{Opening, ReconnectingStream, StreamProtocol},
 };
 use crate::{
     base::clock::Tick,
@@ -110,11 +111,9 @@ impl StreamProtocol for WakeProtocol {
         self.session.next_work()
     }
 
-    fn open(&mut self, client: &Client, responses: &mut ResponseStream<Self::Response>) {
+    fn open(&mut self, channel: RelayChannel) -> Opening<Self::Response> {
         let request = subscribe_to_wire(&self.session.request());
-        responses.open(client, |channel| async move {
-            RelayClient::new(channel).subscribe(request).await
-        });
+        Box::pin(async move { RelayClient::new(channel).subscribe(request).await })
     }
 
     fn received(
