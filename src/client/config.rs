@@ -165,10 +165,7 @@ impl PublisherOptions {
             pipeline: self.pipeline.clamp(1, MAX_PIPELINE),
             request_bytes: Limits::NOTIFY_BYTES,
             max_pending: self.max_pending,
-            max_kept: self.max_pending,
             answer_timeout,
-            base: Duration::from_millis(100),
-            max: Duration::from_secs(5),
         }
     }
 }

@@ -3,8 +3,6 @@
 //! Callers put notifications into the session and get a result when the relay has acknowledged
 //! them. The task connects only while something is unsent. Dropping the last handle ends the task.
 
-mod task;
-
 use std::{
     collections::HashMap,
     fmt,
@@ -14,18 +12,24 @@ use std::{
 
 use async_trait::async_trait;
 use tokio::sync::{Notify as Signal, mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 
-use super::{config::PublisherOptions, connection::Client};
+use super::{
+    config::PublisherOptions,
+    connection::{Client, RelayClient},
+    pool::Lease,
+};
 use crate::{
     base::{
         clock::{Clock, Tick},
         sync::lock,
         task::Scope,
     },
-    client::session::{PublisherSession, WaiterId},
+    client::session::{PublisherSession, WaiterId, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{Accepted, Limits, Notification, Notifier, check_text},
-    wire::{NotifyRequest, answer_from_wire, proto},
+    wire::{NotifyRequest, answer_from_wire, from_status, proto},
 };
 
 /// Notifies the relay of new messages in queues. Cheap to clone; clones share one connection.
@@ -100,7 +104,7 @@ impl Publisher {
             task_signal: Signal::new(),
         });
         let scope = Scope::new();
-        scope.spawn(task::run(Arc::clone(&inner)));
+        scope.spawn(run(Arc::clone(&inner)));
         Self {
             inner,
             _scope: Arc::new(scope),
@@ -278,15 +282,11 @@ impl PublisherInner {
         failure
     }
 
-    async fn sleep_until(&self, at: Tick) {
-        tokio::time::sleep_until(self.clock.instant(at)).await;
-    }
-
     /// Waits for the signal, at most until `at`.
     async fn wait_for_signal(&self, at: Tick) {
         tokio::select! {
             () = self.task_signal.notified() => {}
-            () = self.sleep_until(at) => {}
+            () = tokio::time::sleep_until(self.clock.instant(at)) => {}
         }
     }
 }
@@ -337,5 +337,137 @@ impl fmt::Debug for Publisher {
             .field("relay", &url)
             .field("pending", &pending)
             .finish()
+    }
+}
+
+/// The publisher's task: keeps a stream open while there is work.
+async fn run(inner: Arc<PublisherInner>) {
+    loop {
+        let outcome = inner.pump();
+        if !outcome.has_work {
+            inner.wait_for_signal(outcome.next_pump).await;
+            continue;
+        }
+        let (error, has_left) = match open(&inner).await {
+            Ok((answers, connection)) => {
+                match serve(&inner, answers, &connection).await {
+                    // A relay whose connection is at its maximum age serves the next one.
+                    Ok(()) => {
+                        let ended = "the relay ended the stream";
+                        (Error::new(ErrorKind::Unavailable, ended), false)
+                    }
+                    // A limit of the rate is the publisher's own.
+                    Err(error) if error.kind() == ErrorKind::Exhausted => (error, false),
+                    Err(error) => {
+                        let has_left = leave_after(&inner, &connection, &error);
+                        (error, has_left)
+                    }
+                }
+            }
+            Err(failure) => failure,
+        };
+        tracing::debug!(%error, "notify stream ended");
+        inner.broken(&error);
+        if has_left {
+            inner.left_relay();
+        }
+        back_off(&inner).await;
+    }
+}
+
+/// Waits for the session's back-off to end, and fails callers whose deadline passes.
+async fn back_off(inner: &PublisherInner) {
+    loop {
+        let outcome = inner.pump();
+        let retry_at = inner.lock().session.retry_at();
+        if retry_at <= inner.clock.now() {
+            return;
+        }
+        inner.wait_for_signal(retry_at.min(outcome.next_pump)).await;
+    }
+}
+
+/// Opens the stream, and fails callers whose deadline passes until then. The error comes with
+/// whether the client has left the relay.
+async fn open(
+    inner: &PublisherInner,
+) -> Result<(Streaming<proto::NotifyResponse>, Lease), (Error, bool)> {
+    // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
+    let (requests, outbound) = mpsc::channel(inner.pipeline);
+    let opening = async {
+        // The number of relays must be known: another one may be well.
+        inner.client.resolve().await;
+        let connection = inner.client.relay_list().call_connection();
+        let within = inner.answer_timeout();
+        let mut relay = RelayClient::new(connection.channel());
+        let call = relay.notify_stream(ReceiverStream::new(outbound));
+        let answers = inner.client.call_within(&connection, within, call).await;
+        (answers, connection, within)
+    };
+    tokio::pin!(opening);
+    let (answers, connection, within) = loop {
+        let next_pump = inner.pump().next_pump;
+        tokio::select! {
+            opened = &mut opening => break opened,
+            () = inner.wait_for_signal(next_pump) => {}
+        }
+    };
+    let answers = answers.map_err(|error| {
+        let has_left = leave_after(inner, &connection, &error);
+        (error, has_left)
+    })?;
+    let mut state = inner.lock();
+    state.requests = Some(requests);
+    state.session.set_answer_timeout(within);
+    drop(state);
+    Ok((answers, connection))
+}
+
+/// Moves on to another relay if this one sends the publisher away; returns whether it does. A proxy
+/// may answer that it knows no such service while the relay behind it is away.
+fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) -> bool {
+    let is_away = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported);
+    let leaves = is_away || leaves_relay(Some(error));
+    if leaves {
+        inner.client.relay_list().leave(connection);
+    }
+    leaves
+}
+
+/// Receives answers, and sends the requests that no caller sends, until the stream ends. A relay that
+/// is cut off from its cluster answers each request with UNAVAILABLE; if there are others, that ends
+/// the stream.
+async fn serve(
+    inner: &PublisherInner,
+    mut answers: Streaming<proto::NotifyResponse>,
+    connection: &Lease,
+) -> Result<()> {
+    let sleep = tokio::time::sleep_until(inner.clock.instant(Tick::NEVER));
+    tokio::pin!(sleep);
+    loop {
+        let outcome = inner.pump();
+        if outcome.overdue {
+            connection.retire();
+            return Err(Error::new(ErrorKind::Unavailable, "no answer in time"));
+        }
+        let next_pump = inner.clock.instant(outcome.next_pump);
+        if sleep.deadline() != next_pump {
+            sleep.as_mut().reset(next_pump);
+        }
+        tokio::select! {
+            answer = answers.message() => match answer {
+                Ok(Some(answer)) => {
+                    let failure = inner.answered(answer);
+                    let others = inner.client.relay_list().others();
+                    if let Some(error) = failure.filter(|_| others > 0) {
+                        return Err(error);
+                    }
+                }
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(from_status(status)),
+            },
+            () = inner.task_signal.notified() => {}
+            () = &mut sleep => {}
+        }
     }
 }

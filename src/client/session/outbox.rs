@@ -123,17 +123,6 @@ pub(super) struct EntryKey {
     pub(super) counted_by: Vec<Arc<str>>,
 }
 
-impl EntryKey {
-    /// Returns the key of a notification that no relay has counted.
-    pub(super) fn new(queue: QueueAddress, due: Option<Tick>) -> Self {
-        Self {
-            queue,
-            due,
-            counted_by: Vec::new(),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: EntryKey,

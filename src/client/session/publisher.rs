@@ -37,16 +37,11 @@ pub(crate) struct PublisherConfig {
     pub(crate) pipeline: usize,
     /// Maximum bytes of a request.
     pub(crate) request_bytes: usize,
-    /// Maximum entries in the outbox; more are refused to their callers.
+    /// Maximum entries in the outbox; more are refused to their callers. As many others are kept because
+    /// the relay has no room for them; more are dropped.
     pub(crate) max_pending: usize,
-    /// Maximum entries kept because the relay has no room for them; more are dropped.
-    pub(crate) max_kept: usize,
     /// A request without an answer for this long counts as lost.
     pub(crate) answer_timeout: Duration,
-    /// Maximum wait before the first retry.
-    pub(crate) base: Duration,
-    /// Maximum wait before any retry.
-    pub(crate) max: Duration,
 }
 
 /// The publisher's state machine.
@@ -86,6 +81,10 @@ struct Request {
 const MAX_NAME_BYTES: usize = 3 + Limits::MAX_TEXT;
 /// What relays have counted of a request: keys, lengths, epochs and positions.
 const COUNTED_BYTES: usize = Counted::MOST * (Limits::TOKEN + 20);
+/// Maximum wait before the first retry.
+const RETRY_BASE: Duration = Duration::from_millis(100);
+/// Maximum wait before any retry.
+const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Least spread of the requests of publishers that share a limit.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
 
@@ -99,7 +98,6 @@ impl PublisherConfig {
 
 impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
-        let backoff = Backoff::new(config.base, config.max);
         Self {
             pending: Outbox::new(),
             retries: Retries::new(),
@@ -108,7 +106,7 @@ impl PublisherSession {
             in_flight: VecDeque::new(),
             was_retry: false,
             waiters: Waiters::default(),
-            backoff,
+            backoff: Backoff::new(RETRY_BASE, RETRY_MAX),
             retry_at: Tick::default(),
             too_soon_until: None,
             failure: None,
@@ -276,7 +274,7 @@ impl PublisherSession {
     pub(crate) fn left_relay(&mut self, others: usize, now: Tick, rng: &mut fastrand::Rng) {
         if self.has_relay_to_try(others) {
             self.left += 1;
-            self.retry_at = now + jitter(self.config.base / 4, rng);
+            self.retry_at = now + jitter(RETRY_BASE / 4, rng);
         }
     }
 
@@ -392,9 +390,12 @@ impl PublisherSession {
 
     /// Returns the notification's conflation key.
     fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
-        let queue = notification.queue.clone();
-        let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
-        EntryKey::new(queue, due)
+        let delay = notification.delay;
+        EntryKey {
+            queue: notification.queue.clone(),
+            due: (!delay.is_zero()).then(|| now.after_on_grid(delay)),
+            counted_by: Vec::new(),
+        }
     }
 
     /// Returns whether the error is a refusal of the whole stream rather than a broken connection.
@@ -433,7 +434,7 @@ impl PublisherSession {
     fn keep(&mut self, mut entry: Entry, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         let sent = self.in_flight.iter().filter(|request| request.is_retry);
         let sent: usize = sent.map(|request| request.entries.len()).sum();
-        let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_kept);
+        let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_pending);
         let is_kept = kept < limit || self.retries.contains(&entry.key);
         let refusal = if is_kept {
             error.clone()

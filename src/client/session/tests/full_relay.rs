@@ -219,7 +219,7 @@ fn refused_queues_leave_healthy_ones_their_room() {
 #[test]
 fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let config = PublisherConfig {
-        max_kept: 2,
+        max_pending: 2,
         ..PublisherConfig::default()
     };
     let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
