@@ -93,21 +93,21 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
 pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkFrameNotRepeated, 0, "C2", "a frame is published once";
     LinkFrameAppliedTwice, 0, "C3", "a frame that was received before is applied again";
-    LinkGapForgotten, 120, "C3", "numbers that a frame skips do not join the gap";
+    LinkGapForgotten, 11, "C3", "numbers that a frame skips do not join the gap";
     LinkRecentCutSilently, 172, "C4", "queues leave the list of a heartbeat, and its lower bound stays";
     LinkNumberBackTrusted, 8, "C5", "a number that goes back is no resync";
     LinkHeartbeatUnread, 2, "C5", "the numbers of heartbeats are not compared";
-    LinkResyncNeedsListener, 88, "C6", "a resync counts no cause where the queue has no listener at present";
+    LinkResyncNeedsListener, 69, "C6", "a resync counts no cause where the queue has no listener at present";
     LinkMissingNoCheck, 12, "C7", "groups check nothing when a peer is missing";
     LinkInterruptionIgnored, 25, "C7", "a peer that goes missing after an interruption is no resync";
     LinkAnswerUnconfirmed, 31, "C8", "a publisher is answered when the frame is published";
     LinkIsolationUntold, 2, "C9", "`degraded` is not told when an isolation begins";
     LinkIsolationEndTrusted, 44, "C9", "the end of an isolation is no resync";
     LinkServedInPart, 33, "C10", "a group is announced as served though idle members did not take all of the causes";
-    LinkServedDropped, 7, "C11", "work of the last member that leaves is not passed on";
+    LinkServedDropped, 61, "C11", "work of the last member that leaves is not passed on";
     LinkCheckIgnored, 0, "C12", "a check by a listener of another relay does not restart the interval";
-    LinkLeavesEarly, 72, "C15", "a relay leaves before its last causes are confirmed";
-    LinkTimersNotHandedOver, 29, "C15", "a relay leaves without the hand-over of its timers";
+    LinkLeavesEarly, 167, "C15", "a relay leaves before its last causes are confirmed";
+    LinkTimersNotHandedOver, 23, "C15", "a relay leaves without the hand-over of its timers";
     FlagEndUnmarked, 26, "R21", "a clearing leaves no trace of the set that it ends";
     FlagAcksReadOnce, 37, "C14", "the acknowledgements of another relay are read once in a generation";
 };
