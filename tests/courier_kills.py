@@ -221,7 +221,7 @@ def main():
     failed = True
     try:
         # As many as are sent in the time of the kills.
-        messages = 500 + 5 * arguments.kills
+        messages = 500 + 20 * arguments.kills
         for name in ("a", "b"):
             machines.append(Machine(arguments.example, home / name, free_port(), messages))
         for index, machine in enumerate(machines):

@@ -237,14 +237,15 @@ impl<'a> Stored<'a> {
             .as_mut()
             .filter(|one| !one.notifying.is_empty())?;
         let all = async {
-            let mut newest = Accepted::default();
+            let (mut newest, mut refused) = (Accepted::default(), None);
             while let Some(accepted) = notifying.join_next().await {
-                let accepted = accepted.expect("a notification does not panic")?;
-                if accepted.sequence >= newest.sequence {
-                    newest = accepted;
+                match accepted.expect("a notification does not panic") {
+                    Ok(accepted) if accepted.sequence >= newest.sequence => newest = accepted,
+                    Ok(_) => {}
+                    Err(error) => refused = Some(error),
                 }
             }
-            Ok(newest)
+            refused.map_or(Ok(newest), Err)
         };
         let accepted = self
             .target

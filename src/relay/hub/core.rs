@@ -375,6 +375,7 @@ impl Hub {
         );
         let idle_since = Tick::from_nanos(idle_since);
         for entry in &entries {
+            self.look_at_members(entry, now);
             self.forget_one(entry, (idle_since, now), Duration::ZERO);
         }
         entries.last().map(|entry| entry.address().clone())

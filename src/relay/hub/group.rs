@@ -250,8 +250,19 @@ impl Group {
     }
 
     /// Sets the nodes of its patterns that match the queue; returns whether there are others than before.
-    pub(super) fn set_nodes(&mut self, entry: &QueueEntry, nodes: Vec<Arc<PatternNode>>) -> bool {
-        self.unlist(entry);
+    pub(super) fn set_nodes(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        nodes: Vec<Arc<PatternNode>>,
+    ) -> bool {
+        if self.listed {
+            // It stays listed at those that stay.
+            nodes.iter().for_each(|node| node.add_waiting(entry));
+            let stays = |node: &&Arc<PatternNode>| nodes.iter().any(|one| Arc::ptr_eq(one, node));
+            let before = self.members.all.nodes.iter();
+            let ended = before.filter(|node| !stays(node));
+            ended.for_each(|node| node.remove_waiting(entry));
+        }
         let is_changed = self.members.set_nodes(nodes);
         self.note_joined();
         is_changed

@@ -303,7 +303,7 @@ impl QueueEntry {
     }
 
     /// Locks the state, after it has looked up the nodes that match the queue now.
-    pub(super) fn lock_with_nodes(&self, now: Tick) -> MutexGuard<'_, QueueState> {
+    pub(super) fn lock_with_nodes(self: &Arc<Self>, now: Tick) -> MutexGuard<'_, QueueState> {
         let mut state = self.lock();
         let patterns = &self.config.shared.patterns;
         let version = patterns.version();

@@ -56,6 +56,7 @@ impl Group {
         entry: &Arc<QueueEntry>,
         sequence: u64,
         now: Tick,
+        limit: &mut usize,
         batch: &mut WakeBatch,
     ) {
         let (round, among) = (self.redelivery.round, Candidates::Checkers);
@@ -63,7 +64,9 @@ impl Group {
             return;
         }
         // A stream with an unsent message gets the check when it has sent, if no other did.
-        let chosen = self.members.choose(entry, among, sequence, round, now);
+        let chosen = self
+            .members
+            .choose(entry, among, sequence, round, now, limit);
         let Some(one) = chosen else {
             return;
         };
@@ -104,11 +107,12 @@ impl Group {
         let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
             let round = self.redelivery.round;
-            let chosen = self.members.choose(entry, among, head.sequence, round, now);
+            let chosen = self
+                .members
+                .choose(entry, among, head.sequence, round, now, limit);
             let Some(one) = chosen else {
                 break;
             };
-            *limit -= 1;
             let Some(member) = self.members.get(one.id) else {
                 continue;
             };

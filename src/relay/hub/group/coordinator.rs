@@ -128,7 +128,7 @@ impl Coordinator {
     /// groups for which there is no room.
     pub(crate) fn set_nodes(
         &mut self,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         nodes: Vec<Arc<PatternNode>>,
         position: Counters,
         is_known: bool,
@@ -346,7 +346,7 @@ impl Coordinator {
                 let counted = head.wake_reason(group.position());
                 if group.has_work_to_assign(counted.is_some()) {
                     more |= group.assign(entry, head, counted, now, &mut limit, batch);
-                    group.assign_check(entry, head.counters.sequence, now, batch);
+                    group.assign_check(entry, head.counters.sequence, now, &mut limit, batch);
                 }
                 if !group.wait(entry, &head.counters, now) {
                     break;

@@ -297,7 +297,8 @@ impl Members {
 
     /// Chooses the next member for a wake-up up to sequence `head` in `round`, whose stream has no
     /// unsent message. It is out of the order until its stream is ready again. A cursor is made beyond
-    /// the limits where no known member can be chosen.
+    /// the limits where no known member can be chosen, one for each call. `limit` counts the members that
+    /// were tried.
     pub(crate) fn choose(
         &mut self,
         entry: &Arc<QueueEntry>,
@@ -305,13 +306,17 @@ impl Members {
         head: u64,
         round: u64,
         now: Tick,
+        limit: &mut usize,
     ) -> Option<Arc<Subscription>> {
-        loop {
+        let mut beyond = true;
+        while *limit > 0 {
+            *limit -= 1;
             let mut fresh = self.next_fresh(among, now);
             if let Some(one) = &fresh {
                 self.turn = Some(one.id);
                 let known = self.next_known(among, head, round, now);
-                match self.admit(entry, one, known.is_none()) {
+                let beyond = known.is_none() && std::mem::take(&mut beyond);
+                match self.admit(entry, one, beyond) {
                     Admission::Member => {}
                     Admission::NoRoom => fresh = None,
                     // It is not found again.
@@ -331,6 +336,7 @@ impl Members {
                 return Some(one);
             }
         }
+        None
     }
 
     fn next_fresh(&mut self, among: Candidates, now: Tick) -> Option<Arc<Subscription>> {

@@ -412,12 +412,23 @@ impl QueueState {
 impl QueueEntry {
     /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
     /// in use.
-    pub(crate) fn idle_since(&self, now: Tick) -> Option<(Tick, bool)> {
+    pub(crate) fn idle_since(self: &Arc<Self>, now: Tick) -> Option<(Tick, bool)> {
         self.lock_with_nodes(now).idle(now)
     }
 }
 
 impl Hub {
+    /// Reconciles a queue whose groups have other members than at the last time, if nobody has done so.
+    pub(in super::super) fn look_at_members(&self, entry: &Arc<QueueEntry>, now: Tick) {
+        let state = entry.lock_with_nodes(now);
+        let coordinator = state.coordinator.as_ref();
+        let is_due = coordinator.is_some_and(|coordinator| coordinator.needs_reconcile);
+        drop(state);
+        if is_due {
+            self.reconcile(Arc::clone(entry), now, |_| {});
+        }
+    }
+
     /// Forgets a queue that has been idle since then, and for `pattern_idle` longer where patterns match
     /// it; returns whether it did. R3: sequences of this name never start again in this epoch.
     pub(in super::super) fn forget_one(
@@ -427,13 +438,6 @@ impl Hub {
         pattern_idle: Duration,
     ) -> bool {
         let mut guard = entry.lock_with_nodes(now);
-        let coordinator = guard.coordinator.as_ref();
-        if coordinator.is_some_and(|coordinator| coordinator.needs_reconcile) && !guard.is_dead {
-            // Members may have come that nobody has introduced to the queue.
-            drop(guard);
-            self.reconcile(Arc::clone(entry), now, |_| {});
-            guard = entry.lock_with_nodes(now);
-        }
         let state = &mut *guard;
         let Some((since, by_pattern)) = state.idle(now) else {
             return false;

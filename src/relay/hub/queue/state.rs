@@ -37,7 +37,7 @@ impl QueueState {
     /// Sets the nodes of the patterns that match the queue.
     pub(crate) fn set_nodes(
         &mut self,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         nodes: Vec<Arc<PatternNode>>,
         is_known: bool,
         now: Tick,

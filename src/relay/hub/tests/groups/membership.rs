@@ -192,6 +192,32 @@ fn a_new_member_of_a_pattern_takes_up_what_waits_for_one() {
     }
 }
 
+/// A queue stays listed while it waits, whoever looks up its patterns meanwhile.
+#[test]
+fn what_waits_for_a_member_stays_listed_while_other_patterns_come_and_go() {
+    let hub = hub();
+    let join = |name: &str, pattern: &str| {
+        let options = SubscribeOptions {
+            listener_id: ListenerId::new(name).expect("a name"),
+            ..in_group("g", &[pattern])
+        };
+        subscribe_with(&hub, &options, START)
+    };
+    let first = join("first", "ord*");
+    take_sent(&hub, &first, START);
+    notify(&hub, "orders");
+    drain(&first, START);
+    hub.fire(after(2 * SECOND));
+    for pattern in ["bill*", "o*"] {
+        let other = join("other", pattern);
+        hub.queues("", 9, after(2 * SECOND));
+        hub.unsubscribe(&other, after(2 * SECOND));
+        hub.queues("", 9, after(2 * SECOND));
+    }
+    let second = join("second", "ord*");
+    assert_eq!(take_sent(&hub, &second, START).len(), 1);
+}
+
 /// Returns all that the member is told, a Wake after the other.
 fn told_in_all(hub: &Hub, member: &Arc<Subscription>, now: Tick) -> Vec<Entry> {
     let wakes = (0..3_000).map(|_| entries(&take_sent(hub, member, now)));
