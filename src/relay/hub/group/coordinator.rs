@@ -181,7 +181,9 @@ impl Coordinator {
             group.begin_unserved();
         }
         self.config.groups.fetch_add(1, Ordering::Relaxed);
-        self.groups.entry(name.clone()).or_insert_with(|| Box::new(group))
+        self.groups
+            .entry(name.clone())
+            .or_insert_with(|| Box::new(group))
     }
 
     fn forget_group(&mut self, name: &GroupName) {
