@@ -61,7 +61,7 @@ fn layer(module: &str) -> Option<usize> {
 /// Returns the code without comments and without the tests at its end.
 fn code(source: &Source) -> String {
     let text = &source.text;
-    let end = text.find("\nmod tests {").unwrap_or(text.len());
+    let end = text.find("mod tests {").unwrap_or(text.len());
     let code = |line: &&str| !line.trim_start().starts_with("//");
     let lines: Vec<&str> = text[..end].lines().filter(code).collect();
     lines.join(" ")
