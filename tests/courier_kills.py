@@ -180,17 +180,21 @@ def expect(condition, text):
         raise AssertionError(text)
 
 
+def received(machines):
+    return sum(machine.rows("SELECT count(*) FROM received_orders")[0][0] for machine in machines)
+
+
 def settle(machines):
     """Waits until each machine has received all messages of the other one."""
     expected = sum(machine.messages for machine in machines)
     last, since = -1, time.monotonic()
     while True:
-        received = sum(machine.rows("SELECT count(*) FROM received_orders")[0][0] for machine in machines)
-        if received >= expected:
+        count = received(machines)
+        if count >= expected:
             return
-        if received != last:
-            last, since = received, time.monotonic()
-        expect(time.monotonic() - since < STALLED, f"stalled: {received} of {expected} received")
+        if count != last:
+            last, since = count, time.monotonic()
+        expect(time.monotonic() - since < STALLED, f"stalled: {count} of {expected} received")
         time.sleep(0.1)
 
 
@@ -231,6 +235,7 @@ def main():
         for machine in machines:
             machine.start()
         kill_machines(machines, arguments.kills, rng)
+        expect(received(machines) < sum(machine.messages for machine in machines), "the last kills met no work")
         for proxy in proxies:
             proxy.faulty = False
         settle(machines)

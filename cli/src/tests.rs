@@ -276,7 +276,7 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
             relay.max_queues,
             350,
         ),
-        ("a group (`max_groups`)", relay.max_groups, kib + 512),
+        ("a group (`max_groups`)", relay.max_groups, 2 * kib),
         (
             "a delayed wake-up (`max_timers`, twice)",
             2 * relay.max_timers,

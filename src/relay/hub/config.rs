@@ -57,7 +57,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) group_keep: Duration,
     /// The most groups of one queue: each costs every notification of the queue a step.
     pub(crate) max_groups_per_queue: usize,
-    /// The most groups of all queues, at 1.5 KiB each at worst. Up to half of them may be without
+    /// The most groups of all queues, at 2 KiB each at worst. Up to half of them may be without
     /// members; beyond that such a group is not retained.
     pub(crate) max_groups: usize,
     /// Other relays serve the same queues.

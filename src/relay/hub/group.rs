@@ -232,14 +232,11 @@ impl Group {
         self.unchecked = true;
     }
 
-    /// One member must check the queue, unless it was known when the group came. Returns whether that is
-    /// requested now.
-    pub(super) fn request_first_check(&mut self) -> bool {
-        let is_due = std::mem::take(&mut self.unchecked);
-        if is_due {
+    /// One member must check the queue, unless the group was there before its messages.
+    pub(super) fn request_first_check(&mut self) {
+        if std::mem::take(&mut self.unchecked) {
             self.request_wake(WakeReason::CatchUp);
         }
-        is_due
     }
 
     /// Returns whether a member that is known has no state that is needed.

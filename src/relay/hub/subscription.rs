@@ -123,7 +123,7 @@ impl Subscription {
     ) -> Owing {
         batch.add_work(1);
         let mut inbox = self.lock();
-        if inbox.closed {
+        if self.mailbox.is_closed() {
             return Owing::Ended;
         }
         if inbox.get(entry).is_none() {
@@ -180,6 +180,14 @@ impl Subscription {
         Owing::Done
     }
 
+    /// The subscriber has just joined the queue.
+    pub(super) fn note_position(&self, entry: &Arc<QueueEntry>, state: &QueueState) {
+        let mut inbox = self.lock();
+        if !self.mailbox.is_closed() {
+            inbox.note_position(entry, state);
+        }
+    }
+
     /// R2: the subscriber checks all queues of a pattern that matches this one.
     fn owe_by_pattern(
         self: &Arc<Self>,
@@ -204,7 +212,7 @@ impl Subscription {
         let is_named = self.names(entry.address());
         let limits = &entry.config.shared.cursors;
         let mut inbox = self.lock();
-        if inbox.closed {
+        if self.mailbox.is_closed() {
             return Admission::Ended;
         }
         if inbox.get(entry).is_none() && !limits.take(self, inbox.len(), is_named) {

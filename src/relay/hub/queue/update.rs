@@ -124,8 +124,7 @@ impl Hub {
                 break state;
             }
             drop(state);
-            self.entries.remove(&entry);
-            entry = self.make_entry(entry.address(), now);
+            self.replace_dead(&mut entry, now);
         };
         let state = &mut *guard;
         if self.has_sentinel() {

@@ -29,7 +29,6 @@ use crate::{
 
 /// The part of a subscription that its lock guards.
 pub(crate) struct Inbox {
-    pub(crate) closed: bool,
     /// By the numbers of the queues' entries.
     cursors: BTreeMap<u64, Box<Cursor>>,
     /// The cursors with something to send.
@@ -109,7 +108,6 @@ pub(crate) struct Filled {
 impl Inbox {
     pub(crate) fn new(now: Tick) -> Self {
         Self {
-            closed: false,
             cursors: BTreeMap::new(),
             due: VecDeque::new(),
             is_woken: false,
@@ -200,7 +198,6 @@ impl Inbox {
 
     /// Takes out all cursors; [`super::super::subscribe`] detaches them.
     pub(crate) fn close(&mut self) -> DetachedCursors {
-        self.closed = true;
         (self.due, self.waiting) = Default::default();
         self.delayed = Vec::new();
         (self.awake_queues, self.polls) = (0, false);
@@ -413,7 +410,7 @@ impl Inbox {
     /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with
     /// events that are older.
     pub(crate) fn note_position(&mut self, entry: &Arc<QueueEntry>, state: &QueueState) {
-        if state.is_walked() && self.get(entry).is_none() && !self.closed {
+        if state.is_walked() && self.get(entry).is_none() {
             self.insert(entry, true).taken = Some(state.counters);
         }
     }

@@ -52,8 +52,7 @@ impl Hub {
             let mut guard = entry.lock_with_nodes(now);
             if guard.is_dead {
                 drop(guard);
-                self.entries.remove(&entry);
-                entry = self.make_entry(&report.queue, now);
+                self.replace_dead(&mut entry, now);
                 continue;
             }
             let state = &mut *guard;
@@ -62,7 +61,7 @@ impl Hub {
             }
             self.make_cursor(&subscription, (&entry, state), report);
             let mut inbox = subscription.lock();
-            if inbox.closed {
+            if subscription.mailbox.is_closed() {
                 // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
                 // decided then.
                 if planted!(ReportAfterEnd) {
@@ -109,7 +108,7 @@ impl Hub {
             return;
         }
         let mut inbox = subscription.lock();
-        if inbox.closed || inbox.get(entry).is_some() {
+        if subscription.mailbox.is_closed() || inbox.get(entry).is_some() {
             return;
         }
         let is_named = subscription.names(entry.address());

@@ -40,7 +40,7 @@ pub(crate) struct Introduction {
     walked: Option<QueueAddress>,
     /// The subscriber has all changes up to this revision.
     resumed: Option<u64>,
-    /// The queues with a CATCH_UP so far.
+    /// The queues with a CATCH_UP so far, or those that a member has visited.
     named: usize,
     /// The nodes whose waiting queues are still to be visited, each with the number of the last one.
     waiting: Vec<(Arc<PatternNode>, Option<u64>)>,
@@ -163,8 +163,7 @@ impl Hub {
                 break state;
             }
             drop(state);
-            self.entries.remove(&entry);
-            entry = self.make_entry(entry.address(), now);
+            self.replace_dead(&mut entry, now);
         };
         let state = &mut *guard;
         if let Some(group) = &subscription.group
@@ -177,7 +176,7 @@ impl Hub {
             state.start_sentinel(&entry, now, spread);
             state.outside.named.insert(subscription);
             state.told = 0;
-            subscription.lock().note_position(&entry, state);
+            subscription.note_position(&entry, state);
             let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
             if !is_told {
                 subscription.owe(&entry, state, Owed::CatchUp, batch);
@@ -307,20 +306,15 @@ impl Hub {
             return;
         }
         state.start_sentinel(&entry, now, Duration::ZERO);
-        let is_told = match &subscription.group {
-            Some(_) => {
-                let group = state.group_of(subscription);
-                group.is_none_or(|group| !group.request_first_check())
-            }
-            None => {
-                let since = introduction.resumed;
-                since.is_some_and(|revision| state.changed_at <= revision)
-            }
-        };
-        if !is_told || subscription.group.is_some() {
+        let since = introduction.resumed;
+        let is_told = since.is_some_and(|revision| state.changed_at <= revision);
+        if subscription.group.is_some() {
             introduction.named += 1;
-        }
-        if !is_told && subscription.group.is_none() {
+            if let Some(group) = state.group_of(subscription) {
+                group.request_first_check();
+            }
+        } else if !is_told {
+            introduction.named += 1;
             subscription.owe(&entry, state, Owed::CatchUp, batch);
         }
         state.told = 0;
@@ -432,14 +426,15 @@ impl Hub {
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
         lock(&self.detaching).at_work += 1;
         lock(&self.subscriptions).remove(&subscription.id);
-        subscription.mailbox.close();
         *lock(&subscription.introduction) = None;
         let mut inbox = subscription.lock();
         let reports = inbox.reports;
         let (was_awake, polled) = inbox.stream_load();
-        let was_open = !inbox.closed;
+        let was_open = !subscription.mailbox.is_closed();
         // What it was owed outside of its group is owed to another one.
         let is_owed = subscription.group.is_some() && inbox.is_owed();
+        // Under the lock: who makes a cursor finds it open, or leaves it to this.
+        subscription.mailbox.close();
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
             cursors: inbox.close(),

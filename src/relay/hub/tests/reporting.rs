@@ -16,7 +16,7 @@ fn a_report_that_comes_after_its_streams_end_is_refused_and_not_swallowed() {
     let subscription = settled(&hub, &["orders"]);
     let busy = report("orders", ReportState::Busy, 0, 1);
     // The stream ended between the report's look-up of the subscription and its lock.
-    subscription.lock().close();
+    subscription.mailbox.close();
     let late = hub.report(subscription.id, &busy, Tick::default());
     assert_eq!(late.expect_err("ended").kind(), ErrorKind::NotFound);
     hub.unsubscribe(&subscription, Tick::default());
