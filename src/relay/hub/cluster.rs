@@ -43,17 +43,24 @@ impl Hub {
             }
         }
         let causes = entries.iter().filter(|entry| entry.causes > 0);
-        let mut room = self.room_for_peer(causes.clone().map(|entry| &entry.queue), now);
-        for increment in causes {
-            match self.entry_for_peer(&increment.queue, &mut room, now) {
+        let mut room = None;
+        for increment in causes.clone() {
+            let address = &increment.queue;
+            let entry = self.entries.get(address).or_else(|| {
+                let queues = causes.clone().map(|entry| &entry.queue);
+                let room = room.get_or_insert_with(|| self.room_for_peer(queues, now));
+                *room = room.checked_sub(1)?;
+                Some(self.make_entry(address, now))
+            });
+            match entry {
                 Some(entry) => self.update(entry, now, &mut batch, |state| {
                     state.count_peer(increment, in_full, now);
                     true
                 }),
                 None => {
                     self.metrics.unnamed.fetch_add(1, Ordering::Relaxed);
-                    self.check_patterns_of(&increment.queue, now, &mut batch.wakes);
-                    self.tell_cause(&increment.queue);
+                    self.check_patterns_of(address, now, &mut batch.wakes);
+                    self.tell_cause(address);
                 }
             }
         }
@@ -67,12 +74,12 @@ impl Hub {
         queues: impl Iterator<Item = &'a QueueAddress>,
         now: Tick,
     ) -> usize {
+        if self.is_short_of_memory() {
+            return 0;
+        }
         let queues: HashSet<_> = queues.collect();
         let is_new = |queue: &&&QueueAddress| self.entries.get(queue).is_none();
         let new = queues.iter().filter(is_new).count();
-        if new == 0 || self.is_short_of_memory() {
-            return 0;
-        }
         let mut eviction = lock(&self.eviction);
         let most = self.config.max_queues - self.config.max_queues / 4;
         let excess = (self.entries.len() + new).saturating_sub(most);
@@ -81,20 +88,6 @@ impl Hub {
             _ => self.evict(&mut eviction, excess.min(new), &queues, now),
         };
         new - missing
-    }
-
-    /// Returns the queue's entry, and makes it where there is room.
-    fn entry_for_peer(
-        &self,
-        address: &QueueAddress,
-        room: &mut usize,
-        now: Tick,
-    ) -> Option<Arc<QueueEntry>> {
-        let found = self.entries.get(address);
-        found.or_else(|| {
-            *room = room.checked_sub(1)?;
-            Some(self.make_entry(address, now))
-        })
     }
 
     /// There is no room for the queue's entry: its patterns are checked under their own names.

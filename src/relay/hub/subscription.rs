@@ -126,21 +126,19 @@ impl Subscription {
         if self.mailbox.is_closed() {
             return Owing::Ended;
         }
-        if inbox.get(entry).is_none() {
+        let (own, reports) = (inbox.len(), inbox.reports);
+        let has_room = || {
             let is_named = self.names(entry.address());
             let limits = &entry.config.shared.cursors;
-            if !limits.take(self, inbox.len(), is_named) {
-                let reason = match owed {
-                    Owed::Check => WakeReason::Sentinel,
-                    Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
-                };
-                self.owe_by_pattern(&mut inbox, entry, reason, batch);
-                return Owing::ByPattern;
-            }
-            inbox.insert(entry, is_named);
-        }
-        let Some(cursor) = inbox.get_mut(entry) else {
-            return Owing::Done;
+            limits.take(self, own, is_named).then_some(is_named)
+        };
+        let Some(cursor) = inbox.get_or_insert(entry, has_room) else {
+            let reason = match owed {
+                Owed::Check => WakeReason::Sentinel,
+                Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
+            };
+            self.owe_by_pattern(&mut inbox, entry, reason, batch);
+            return Owing::ByPattern;
         };
         if cursor.is_member {
             return Owing::Done;
@@ -169,12 +167,13 @@ impl Subscription {
                 cursor.is_asked = true;
             }
         }
-        inbox.note_held(entry, state);
+        cursor.note_held(reports, state);
+        let was_due = std::mem::replace(&mut cursor.is_due, true);
         let accepted_at = match owed {
             Owed::Events(_) => batch.accepted_at,
             Owed::CatchUp | Owed::Check => Tick::default(),
         };
-        if inbox.set_due(entry, accepted_at) {
+        if inbox.list_due(entry, was_due, accepted_at) {
             batch.push(self);
         }
         Owing::Done
@@ -345,6 +344,7 @@ impl Subscription {
             return sent;
         }
         let mut inbox = self.lock();
+        let reports = inbox.reports;
         let Some(cursor) = inbox.get_mut(entry) else {
             return Sent::Nothing;
         };
@@ -382,7 +382,7 @@ impl Subscription {
             cursor.work_sent_at = now;
         }
         cursor.taken = state.is_walked().then_some(head);
-        inbox.note_held(entry, state);
+        cursor.note_held(reports, state);
         drop(inbox);
         if !planted!(TakeUnnoticed) {
             state.told = 0;
@@ -424,13 +424,14 @@ impl Subscription {
             ..state.counters
         };
         let mut inbox = self.lock();
+        let reports = inbox.reports;
         if let Some(cursor) = inbox.get_mut(entry) {
             cursor.advance(&head, true, now);
             if assignment.reason != WakeReason::Sentinel {
                 cursor.work_sent_at = now;
             }
+            cursor.note_held(reports, state);
         }
-        inbox.note_held(entry, state);
         Sent::Entry(assignment.delta.notifications, assignment.reason)
     }
 

@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use futures_core::Stream;
@@ -118,6 +119,10 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
     }
 }
 
+/// Waits this long and longer, such as those for heartbeats, end on a common grid: one turn of the runtime
+/// serves the streams of many connections.
+const ON_GRID: Duration = Duration::from_secs(1);
+
 /// Polls a stream's machine until it sends a message or ends; `None` is the end.
 pub(crate) fn poll_stream<T>(
     timer: &mut Timer,
@@ -135,7 +140,13 @@ pub(crate) fn poll_stream<T>(
                 _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
                 return Poll::Pending;
             }
-            StreamAction::Wait(until) => std::task::ready!(timer.poll(until, now, cx)),
+            StreamAction::Wait(until) => {
+                let until = match until.since(now) {
+                    wait if wait >= ON_GRID => now.after_on_grid(wait),
+                    _ => until,
+                };
+                std::task::ready!(timer.poll(until, now, cx));
+            }
         }
     }
 }

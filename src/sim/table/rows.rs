@@ -22,7 +22,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     TimersMergeDown, 0, "R7", "timers merge downwards";
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
     MemberSkipped, 6, "R12", "the turn of members does not begin again";
-    SequenceAboveHeadAccepted, 1023, "R9", "a reported sequence above the head is believed";
+    SequenceAboveHeadAccepted, 123, "R9", "a reported sequence above the head is believed";
     LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";
     UncoveredNotReassigned, 229, "R13", "an uncovered wake-up goes to no other member";

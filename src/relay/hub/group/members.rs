@@ -37,7 +37,7 @@ pub(crate) struct Members {
     /// Busy members by the end of their leases (R14: BUSY is a lease).
     leases: BTreeSet<(Tick, SubscriptionId)>,
     wake_count: u64,
-    /// The one that had its turn to become known last.
+    /// The one that had its turn to become known last; at first any id.
     turn: Option<SubscriptionId>,
     /// All were known when so many had joined; `None`: some may not be.
     all_known_at: Option<u64>,
@@ -309,6 +309,7 @@ impl Members {
         limit: &mut usize,
     ) -> Option<Arc<Subscription>> {
         let mut beyond = true;
+        self.turn.get_or_insert_with(|| first_turn(entry.number()));
         while *limit > 0 {
             *limit -= 1;
             let mut fresh = self.next_fresh(among, now);
@@ -399,6 +400,13 @@ impl Members {
             self.ready.insert(member.rank());
         }
     }
+}
+
+/// Returns after which id the first member of a queue is looked for: spread evenly, because members of
+/// a pattern share short-lived queues by their first messages only (multiplicative hashing, Knuth, The
+/// Art of Computer Programming, volume 3, 6.4).
+fn first_turn(queue_number: u64) -> SubscriptionId {
+    SubscriptionId(u128::from(queue_number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64)
 }
 
 impl Member {

@@ -3,8 +3,8 @@
 //!
 //! One listener of each pattern and group is asked in each interval, in turn, as for a queue. A
 //! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
-//! never made, or if a listener is told of some queues under its name. No report covers a check that found nothing, so
-//! silence proves nothing. The table's lock is a leaf.
+//! never made, or if a listener is told of some queues under its name. No report covers a check that
+//! found nothing, so silence proves nothing. Under the table's lock only the lists of nodes are locked.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

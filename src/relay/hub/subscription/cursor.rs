@@ -15,7 +15,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use super::super::{
     counters::Counters,
     interest::Interest,
-    queue::QueueEntry,
+    queue::{QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
 };
 use crate::base::clock::Tick;
@@ -118,6 +118,13 @@ impl Cursor {
             false => self.work_sent_at != Tick::NEVER,
         };
         self.owed.is_some() || has_work
+    }
+
+    /// Its owed or busy state has changed: corrects the entry's number of cursors that keep it.
+    pub(crate) fn note_held(&mut self, reports: bool, state: &mut QueueState) {
+        let holds = self.keeps_entry(reports);
+        let before = std::mem::replace(&mut self.holds, holds);
+        state.held = state.held + u32::from(holds) - u32::from(before);
     }
 
     /// Returns whether the messages that a listener without reports was woken for are visible again.

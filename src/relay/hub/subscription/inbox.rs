@@ -7,7 +7,10 @@
 //! Locks: an entry's lock is taken before this one, and nothing under it.
 
 use std::{
-    collections::{BTreeMap, VecDeque, btree_map::IntoIter},
+    collections::{
+        BTreeMap, VecDeque,
+        btree_map::{Entry, IntoIter},
+    },
     num::NonZeroU64,
     sync::Arc,
     time::Duration,
@@ -152,12 +155,40 @@ impl Inbox {
         self.cursors.entry(entry.number()).or_insert_with(make)
     }
 
+    /// The same; `has_room` returns whether there is room for a new one, and whether a selector names the
+    /// queue.
+    pub(crate) fn get_or_insert(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        has_room: impl FnOnce() -> Option<bool>,
+    ) -> Option<&mut Cursor> {
+        match self.cursors.entry(entry.number()) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => {
+                let is_named = has_room()?;
+                Some(new.insert(Box::new(Cursor::new(Arc::clone(entry), is_named))))
+            }
+        }
+    }
+
     /// Notes that the cursor has something to send. Returns whether to wake the stream.
     #[must_use]
     pub(crate) fn set_due(&mut self, entry: &QueueEntry, accepted_at: Tick) -> bool {
-        if let Some(cursor) = self.get_mut(entry)
-            && !std::mem::replace(&mut cursor.is_due, true)
-        {
+        let cursor = self.get_mut(entry);
+        let was_due = cursor.is_none_or(|cursor| std::mem::replace(&mut cursor.is_due, true));
+        self.list_due(entry, was_due, accepted_at)
+    }
+
+    /// Lists a cursor that has something to send, unless it was due before. Returns whether to wake the
+    /// stream.
+    #[must_use]
+    pub(crate) fn list_due(
+        &mut self,
+        entry: &QueueEntry,
+        was_due: bool,
+        accepted_at: Tick,
+    ) -> bool {
+        if !was_due {
             self.due.push_back(entry.number());
         }
         if accepted_at != Tick::default() && self.accepted_at == Tick::default() {
@@ -382,7 +413,7 @@ impl Inbox {
             && cursor.is_lapsed(reports, now, subscription)
         {
             cursor.work_sent_at = Tick::NEVER;
-            self.note_held(entry, state);
+            cursor.note_held(reports, state);
         }
     }
 
@@ -412,16 +443,6 @@ impl Inbox {
     pub(crate) fn note_position(&mut self, entry: &Arc<QueueEntry>, state: &QueueState) {
         if state.is_walked() && self.get(entry).is_none() {
             self.insert(entry, true).taken = Some(state.counters);
-        }
-    }
-
-    /// The cursor's owed or busy state has changed: corrects the entry's number of those that hold it.
-    pub(crate) fn note_held(&mut self, entry: &QueueEntry, state: &mut QueueState) {
-        let reports = self.reports;
-        if let Some(cursor) = self.get_mut(entry) {
-            let holds = cursor.keeps_entry(reports);
-            let before = std::mem::replace(&mut cursor.holds, holds);
-            state.held = state.held + u32::from(holds) - u32::from(before);
         }
     }
 
@@ -516,7 +537,9 @@ impl Inbox {
             self.polls = polls;
         }
         self.note_busy(entry.number(), report, now);
-        self.note_held(entry, state);
+        if let Some(cursor) = self.get_mut(entry) {
+            cursor.note_held(true, state);
+        }
         let change = LoadChange::of_tasks(tasks, report.active_dequeue_tasks);
         let change = change.plus(self.load_since(before));
         let (needs_reconcile, ask_more) = state.report(subscription, is_member, member_report, now);

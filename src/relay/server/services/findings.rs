@@ -271,7 +271,9 @@ fn waits(queue: &Queue) -> bool {
 }
 
 fn notified_before(known: Option<&Queue>) -> Option<Duration> {
-    known?.idle_for.map(|span| span_from_wire(Some(span)))
+    // A resync between relays counts as a cause, without a notification.
+    let notified = known.filter(|queue| queue.notifications > 0)?;
+    notified.idle_for.map(|span| span_from_wire(Some(span)))
 }
 
 fn no_listener(queue: &QueueAddress, notifications: u64, before: Option<Duration>) -> Finding {

@@ -160,6 +160,32 @@ fn members_of_many_queues_share_what_is_counted_in_all_of_them() {
     assert!(told.iter().all(|some| (5..=15).contains(some)), "{told:?}");
 }
 
+#[test]
+fn the_members_of_a_pattern_share_new_queues_that_get_one_message_each() {
+    let hub = hub();
+    let members = [1, 2, 3, 4].map(|quarter: u128| {
+        let options = SubscribeOptions {
+            listener_id: ListenerId::new(&format!("member-{quarter}")).expect("a name"),
+            ..in_group("g", &["session-*"])
+        };
+        let member = open(&hub, (quarter << 126).wrapping_sub(1), &options).expect("accepted");
+        while !hub.introduce_some(&member, START) {}
+        take_sent(&hub, &member, START);
+        member
+    });
+    let mut told = [0; 4];
+    for name in numbered("session-", 400) {
+        notify(&hub, &name);
+        for (member, told) in members.iter().zip(&mut told) {
+            *told += take_sent(&hub, member, START).len();
+        }
+    }
+    assert!(
+        told.iter().all(|some| (90..=110).contains(some)),
+        "{told:?}"
+    );
+}
+
 /// The only member's stream has an unsent message, or it hangs and its claim has ended.
 #[test]
 fn a_new_member_of_a_pattern_takes_up_what_waits_for_one() {

@@ -184,6 +184,16 @@ fn with_listeners() -> Vec<Case> {
             "2 listeners sleep on acct/orders; it has not been notified yet",
         ),
         (
+            // Two relays have met.
+            facts(queue(1, Some(0), None).map(|queue| Queue {
+                notifications: 0,
+                ..queue
+            })),
+            Unspecified,
+            false,
+            "1 listener sleeps on acct/orders; it has not been notified yet",
+        ),
+        (
             QueueFacts {
                 listeners: 1,
                 ..facts(None)
