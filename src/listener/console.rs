@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{ListenerMode, ListenerMonitor};
 use crate::{
-    console::{Check, Console, ConsolePort, Metrics, StatusSource},
+    console::{Check, Console, ConsolePort, Metrics, StatusSource, metric_table},
     error::Result,
 };
 
@@ -69,55 +69,30 @@ impl StatusSource for ListenerStatus {
         let state = self.0.state();
         let stats = state.stats;
         Metrics {
-            counters: vec![
-                ("listener_wake_ups", "Wake-ups received", stats.wake_ups),
-                ("listener_gets", "Gets issued", stats.gets),
-                (
-                    "listener_empty_gets",
-                    "Gets that returned no message",
-                    stats.empty_gets,
-                ),
-                ("listener_received", "Messages received", stats.received),
-                (
-                    "listener_handled",
-                    "Messages handled and deleted",
-                    stats.handled,
-                ),
-                ("listener_failed", "Handlings that failed", stats.failed),
-                (
-                    "listener_poisoned",
-                    "Messages moved to the poison queue",
-                    stats.poisoned,
-                ),
-                (
-                    "listener_lost",
-                    "Messages that another listener received while they were handled",
-                    stats.lost,
-                ),
-                ("listener_errors", "Errors of all kinds", stats.errors),
-            ],
-            gauges: vec![
-                (
-                    "listener_active_dequeue_tasks",
-                    "Dequeue tasks working or waiting for work",
-                    state.active_dequeue_tasks as u64,
-                ),
-                (
-                    "listener_total_dequeue_tasks",
-                    "Maximum of dequeue tasks active at one time",
-                    state.total_dequeue_tasks as u64,
-                ),
-                (
-                    "listener_pushed",
-                    "1 if a relay sends wake-ups, 0 if the queue is polled",
-                    u64::from(self.is_pushed()),
-                ),
-            ],
-            histograms: vec![(
-                "listener_handling_seconds",
-                "Duration of handling a message or a batch",
-                self.0.handling_times(),
-            )],
+            counters: metric_table! {
+                listener_wake_ups = stats.wake_ups, "Wake-ups received";
+                listener_gets = stats.gets, "Gets issued";
+                listener_empty_gets = stats.empty_gets, "Gets that returned no message";
+                listener_received = stats.received, "Messages received";
+                listener_handled = stats.handled, "Messages handled and deleted";
+                listener_failed = stats.failed, "Handlings that failed";
+                listener_poisoned = stats.poisoned, "Messages moved to the poison queue";
+                listener_lost = stats.lost,
+                    "Messages that another listener received while they were handled";
+                listener_errors = stats.errors, "Errors of all kinds";
+            },
+            gauges: metric_table! {
+                listener_active_dequeue_tasks = state.active_dequeue_tasks as u64,
+                    "Dequeue tasks working or waiting for work";
+                listener_total_dequeue_tasks = state.total_dequeue_tasks as u64,
+                    "Maximum of dequeue tasks active at one time";
+                listener_pushed = u64::from(self.is_pushed()),
+                    "1 if a relay sends wake-ups, 0 if the queue is polled";
+            },
+            histograms: metric_table! {
+                listener_handling_seconds = self.0.handling_times(),
+                    "Duration of handling a message or a batch";
+            },
         }
     }
 }
