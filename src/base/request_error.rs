@@ -5,19 +5,23 @@
 //! code, the service's sentence (but not where it refuses the credential), the request's id, and the
 //! innermost cause of a connection error.
 
-use std::{error::Error as StdError, fmt, fmt::Display, time::Duration};
+use std::{error::Error as StdError, fmt::Display, time::Duration};
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    base::causes::causes,
+    error::{Error, ErrorKind},
+};
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    #[error("the service answered {status} {code}{}{}", Said(said.as_deref()), Id(request_id.as_deref()))]
+    #[error("the service answered {status} {code}{}{}", part(": ", said.as_deref(), ""), part(" (request ", request_id.as_deref(), ")"))]
     Answered {
         status: u16,
         code: String,
         /// The service's own explanation.
         said: Option<String>,
+        /// For questions to the service's support.
         request_id: Option<String>,
         retry_after: Option<Duration>,
     },
@@ -32,12 +36,6 @@ pub(crate) enum RequestError {
     #[error("{cause}")]
     Other { cause: String },
 }
-
-/// Displays the service's explanation in a message.
-struct Said<'a>(Option<&'a str>);
-
-/// Displays a request's id in a message, for questions to the service's support.
-struct Id<'a>(Option<&'a str>);
 
 impl RequestError {
     /// Returns the error of an answer with this status and the service's error code.
@@ -55,14 +53,12 @@ impl RequestError {
     /// ones. The cause is `default` if there is no other.
     pub(crate) fn of_connection(error: &(dyn StdError + 'static), default: &str) -> Self {
         let mut cause = default.to_owned();
-        let mut next = error.source();
-        while let Some(error) = next {
+        for error in causes(error).skip(1) {
             match error.downcast_ref::<reqwest::Error>() {
                 Some(error) if error.is_timeout() => return Self::TimedOut,
                 Some(_) => {}
                 None => cause = without_query(&error.to_string()),
             }
-            next = error.source();
         }
         Self::Unreachable { cause }
     }
@@ -186,22 +182,9 @@ pub(crate) fn without_query(text: &str) -> String {
     first.chars().take(LONGEST).collect()
 }
 
-impl Display for Said<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(said) => write!(f, ": {said}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Display for Id<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(id) => write!(f, " (request {id})"),
-            None => Ok(()),
-        }
-    }
+/// Returns a part of a message that may be missing.
+fn part(before: &str, text: Option<&str>, after: &str) -> String {
+    text.map_or_else(String::new, |text| format!("{before}{text}{after}"))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{
     credential::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
-    base::{backoff::Backoff, clock::Clock},
+    base::{backoff::Backoff, causes::causes, clock::Clock},
     client::session::{ReconnectConfig, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId, SubscribeOptions},
@@ -315,14 +315,7 @@ struct CallFailure {
 
 /// Returns whether no connection could be made.
 fn is_unsent(status: &tonic::Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(status).any(|error| error.is::<tonic::ConnectError>())
 }
 
 /// Adds the relay's URL to an error of the connection.

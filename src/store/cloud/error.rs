@@ -1,14 +1,15 @@
 //! Errors of the blob stores' client.
 
-use std::error::Error as StdError;
-
 use object_store::{
     Error as ClientError,
     client::{HttpError, HttpErrorKind},
 };
 
 use crate::{
-    base::request_error::{RequestError, without_query},
+    base::{
+        causes::causes,
+        request_error::{RequestError, without_query},
+    },
     error::ErrorKind,
 };
 
@@ -39,16 +40,14 @@ impl From<ClientError> for RequestError {
             ClientError::Unauthenticated { .. } => Some(401),
             _ => None,
         };
-        let text = chain(&error);
+        // The text with all causes, only to search it for codes.
+        let text: Vec<_> = causes(&error).map(ToString::to_string).collect();
+        let text = text.join("\n");
         if let Some(status) = status.or_else(|| status_in(&text)) {
             return answered(status, &text);
         }
-        let mut next: Option<&(dyn StdError + 'static)> = Some(&error);
-        while let Some(error) = next {
-            if let Some(error) = error.downcast_ref::<HttpError>() {
-                return Self::from(error);
-            }
-            next = error.source();
+        if let Some(error) = causes(&error).find_map(|error| error.downcast_ref::<HttpError>()) {
+            return Self::from(error);
         }
         // The client's text for a redirect without a target.
         if text.contains("redirect without LOCATION") {
@@ -69,18 +68,6 @@ impl From<&HttpError> for RequestError {
             _ => Self::of_connection(error, "the connection broke"),
         }
     }
-}
-
-/// The text of an error with all its sources, only to search it for codes.
-fn chain(error: &ClientError) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        text.push('\n');
-        text.push_str(&error.to_string());
-        next = error.source();
-    }
-    text
 }
 
 /// Finds the status in the client's text.
