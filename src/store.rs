@@ -232,6 +232,22 @@ pub fn environment() -> BTreeMap<String, String> {
     texts.collect()
 }
 
+/// Writes a blob over the one that was read with this ETag, or creates it if none was found.
+///
+/// # Errors
+/// As [`BlobStore::update`] and [`BlobStore::create`].
+pub(crate) async fn write_over(
+    store: &dyn BlobStore,
+    name: &BlobName,
+    content: BlobContent,
+    before: Option<&ETag>,
+) -> Result<ETag> {
+    match before {
+        Some(etag) => store.update(name, content, etag).await,
+        None => store.create(name, content).await,
+    }
+}
+
 /// As [`open`], with these variables as its environment.
 pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
     open_or(url, variables, true).await

@@ -29,7 +29,7 @@ use crate::{
         duration::Span,
     },
     error::{Error, ErrorKind, Result},
-    store::{BlobContent, BlobName, BlobStore, ETag},
+    store::{BlobContent, BlobName, BlobStore, ETag, write_over},
     types::{Limits, check_text},
 };
 
@@ -349,11 +349,8 @@ impl LeaseBlob {
             }
         };
         let content = BlobContent::from(record.bytes());
-        let written = match before {
-            Some(etag) => self.store.update(&self.blob, content, &etag).await,
-            None => self.store.create(&self.blob, content).await,
-        };
-        Ok(Answer::Written(written?.as_str().into()))
+        let written = write_over(&*self.store, &self.blob, content, before.as_ref());
+        Ok(Answer::Written(written.await?.as_str().into()))
     }
 
     fn unreadable(&self, start: &str) -> Error {

@@ -45,6 +45,7 @@ use crate::{
     store::{
         self, BlobName, BlobStore, PageOptions,
         container::{self, Account, Container, HeadPage},
+        write_over,
     },
 };
 
@@ -365,14 +366,8 @@ impl Sweeper {
         }
         if document != before {
             let content = bytes::Bytes::from(document.to_bytes()).into();
-            match found {
-                Some(blob) => {
-                    self.state
-                        .update(&self.document, content, &blob.etag)
-                        .await?
-                }
-                None => self.state.create(&self.document, content).await?,
-            };
+            let etag = found.as_ref().map(|blob| &blob.etag);
+            write_over(&*self.state, &self.document, content, etag).await?;
         }
         Ok((document, page))
     }

@@ -25,7 +25,7 @@ use crate::{
         sync::{Mutex, lock},
     },
     error::{Error, ErrorKind, Result},
-    store::{BlobName, BlobStore, ETag},
+    store::{BlobName, BlobStore, ETag, write_over},
 };
 
 /// Blobs of this folder hold next free ids, where the command line names them: never swept.
@@ -344,11 +344,7 @@ impl OptimisticSyncStore for BlobSyncStore {
 
     async fn try_optimistic_write(&mut self, data: &str) -> Result<bool> {
         let content = Bytes::copy_from_slice(data.as_bytes()).into();
-        let written = match &self.etag {
-            Some(etag) => self.store.update(&self.blob, content, etag).await,
-            None => self.store.create(&self.blob, content).await,
-        };
-        match written {
+        match write_over(&*self.store, &self.blob, content, self.etag.as_ref()).await {
             Ok(etag) => {
                 self.etag = Some(etag);
                 Ok(true)

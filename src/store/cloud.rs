@@ -23,9 +23,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use object_store::{
     Attribute, AttributeValue, Attributes, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    UpdateVersion, aws::AmazonS3, client::HttpClient, list::PaginatedListStore, path::Path,
+    PutResult, UpdateVersion, aws::AmazonS3, client::HttpClient, list::PaginatedListStore,
+    path::Path,
 };
 use tokio::sync::OnceCell;
 
@@ -33,7 +35,7 @@ pub(super) use self::environment::{connect, container_at, open};
 use self::{azure_rest::AzureRest, error::names_the_container};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
-    container::Container,
+    container::{Container, changed},
 };
 use crate::{
     base::request_error::RequestError,
@@ -90,16 +92,26 @@ impl CloudStore {
     }
 
     async fn put(&self, name: &BlobName, content: BlobContent, mode: PutMode) -> Result<ETag> {
-        let content = content.checked()?;
-        let path = self.path(name)?;
+        let BlobContent { bytes, metadata } = content.checked()?;
+        let put = self.put_whole(name, bytes, mode, attributes(metadata));
+        self.etag(put.await?.e_tag, name)
+    }
+
+    async fn put_whole(
+        &self,
+        name: &BlobName,
+        bytes: Bytes,
+        mode: PutMode,
+        attributes: Attributes,
+    ) -> Result<PutResult> {
         let options = PutOptions {
             mode,
-            attributes: attributes(content.metadata),
+            attributes,
             ..PutOptions::default()
         };
-        let put = self.writes.put_opts(&path, content.bytes.into(), options);
-        let put = put.await.map_err(|error| self.failed(error, name))?;
-        self.etag(put.e_tag, name)
+        let path = self.path(name)?;
+        let put = self.writes.put_opts(&path, bytes.into(), options).await;
+        put.map_err(|error| self.failed(error, name))
     }
 
     /// Google's condition is the object's generation and not its ETag. Returns the generation that
@@ -113,11 +125,11 @@ impl CloudStore {
         }
         let head = self.reads.head(&self.path(name)?).await;
         let head = head.map_err(|error| match error {
-            object_store::Error::NotFound { .. } => self.conflict(name),
+            object_store::Error::NotFound { .. } => changed(self, name),
             error => self.failed(error, name),
         })?;
         if head.e_tag.as_deref() != Some(etag.as_str()) {
-            return Err(self.conflict(name));
+            return Err(changed(self, name));
         }
         Ok(UpdateVersion {
             e_tag: head.e_tag,
@@ -132,19 +144,6 @@ impl CloudStore {
             Err(object_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(self.failed(error, name)),
         }
-    }
-
-    async fn is_there(&self, path: &Path, name: &BlobName) -> Result<bool> {
-        match self.reads.head(path).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(self.failed(error, name)),
-        }
-    }
-
-    fn conflict(&self, name: &BlobName) -> Error {
-        let message = format!("blob `{name}` of {self} has changed since it was read");
-        Error::new(ErrorKind::Conflict, message)
     }
 
     /// Converts the client's error. Text that may contain a signature is dropped.
@@ -236,9 +235,9 @@ impl BlobStore for CloudStore {
             return match azure_rest.delete(&path, etag).await {
                 // A missing blob also fails the condition.
                 Err(error) if etag.is_some() && error.kind() == ErrorKind::Conflict => {
-                    match self.is_there(&path, name).await? {
-                        true => Err(self.conflict(name)),
-                        false => Ok(false),
+                    match self.head(name).await? {
+                        Some(_) => Err(changed(self, name)),
+                        None => Ok(false),
                     }
                 }
                 Err(error) if names_the_container(&error) => Err(self.no_container(error)),
@@ -250,7 +249,7 @@ impl BlobStore for CloudStore {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         // S3 reports success for a missing blob.
-        if matches!(self.service, Service::S3(_)) && !self.is_there(&path, name).await? {
+        if matches!(self.service, Service::S3(_)) && self.head(name).await?.is_none() {
             return Ok(false);
         }
         self.delete_path(&path, name).await

@@ -12,7 +12,7 @@ use super::document::{
 };
 use crate::{
     error::{Error, Result},
-    store::{BlobContent, BlobName, BlobStore, ETag, PageOptions},
+    store::{BlobStore, ETag, PageOptions, write_over},
     types::{FlagName, Limits},
 };
 
@@ -66,20 +66,9 @@ impl FlagBlobs {
         document: &FlagDocument,
         etag: Option<&ETag>,
     ) -> Result<()> {
-        self.write(&blob_name(name), document.content(), etag).await
-    }
-
-    async fn write(
-        &self,
-        name: &BlobName,
-        content: BlobContent,
-        before: Option<&ETag>,
-    ) -> Result<()> {
-        let written = match before {
-            Some(etag) => self.store.update(name, content, etag).await,
-            None => self.store.create(name, content).await,
-        };
-        written.map(drop)
+        let name = blob_name(name);
+        let written = write_over(&*self.store, &name, document.content(), etag);
+        written.await.map(drop)
     }
 
     /// Deletes a flag's blob, with an ETag only the blob that was read with it.
@@ -102,7 +91,8 @@ impl FlagBlobs {
     /// `Conflict` if another one was written since; any error of the store.
     pub(super) async fn put_ended(&self, ended: &EndedSet, before: Option<&ETag>) -> Result<()> {
         let name = ended_name(&ended.state.name);
-        self.write(&name, ended.content(), before).await
+        let written = write_over(&*self.store, &name, ended.content(), before);
+        written.await.map(drop)
     }
 
     /// Removes a set that is over, if it is still the one that was listed.

@@ -93,11 +93,7 @@ impl AzureRest {
         if let Some(etag) = etag {
             headers.insert(IF_MATCH, value(etag.as_str())?);
         }
-        match self.send(Method::DELETE, &self.blob(path), headers).await {
-            Ok(_) => Ok(true),
-            Err(error) if is_absent(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
+        existed(self.send(Method::DELETE, &self.blob(path), headers).await)
     }
 
     /// Replaces the metadata of a blob if it still has this ETag.
@@ -175,30 +171,50 @@ impl AzureRest {
     }
 
     async fn send(&self, method: Method, url: &Url, headers: HeaderMap) -> Result<Bytes> {
-        let request = http::Request::builder().method(method).uri(url.as_str());
-        let request = request.body(HttpRequestBody::empty());
-        let mut request: HttpRequest = request.map_err(|_| RequestError::Unreadable)?;
-        request.headers_mut().extend(headers);
+        let mut request = request(method, url, headers)?;
         if request.method() == Method::PUT {
             let length = HeaderValue::from_static("0");
             request.headers_mut().insert(CONTENT_LENGTH, length);
         }
         let credential = self.client.credentials().get_credential().await?;
         AzureAuthorizer::new(&credential, &self.account).try_authorize(&mut request)?;
-        let answer = self.http.execute(request).await;
-        let answer = answer.map_err(|error| RequestError::from(&error))?;
-        let status = answer.status();
-        let body = answer.into_body().bytes().await;
-        let body = body.map_err(|error| RequestError::from(&error))?;
-        if status.is_success() {
-            return Ok(body);
-        }
-        let body = String::from_utf8_lossy(&body);
-        Err(answered(status.as_u16(), &body))
+        execute(&self.http, request).await
     }
 }
 
-fn value(text: &str) -> Result<HeaderValue> {
+/// Makes a request without a body.
+pub(super) fn request(method: Method, url: &Url, headers: HeaderMap) -> Result<HttpRequest> {
+    let request = http::Request::builder().method(method).uri(url.as_str());
+    let request = request.body(HttpRequestBody::empty());
+    let mut request = request.map_err(|_| RequestError::Unreadable)?;
+    request.headers_mut().extend(headers);
+    Ok(request)
+}
+
+/// Sends a request once, and returns the body of an answer that is a success.
+pub(super) async fn execute(http: &HttpClient, request: HttpRequest) -> Result<Bytes> {
+    let answer = http.execute(request).await;
+    let answer = answer.map_err(|error| RequestError::from(&error))?;
+    let status = answer.status();
+    let body = answer.into_body().bytes().await;
+    let body = body.map_err(|error| RequestError::from(&error))?;
+    if status.is_success() {
+        return Ok(body);
+    }
+    let body = String::from_utf8_lossy(&body);
+    Err(answered(status.as_u16(), &body))
+}
+
+/// Returns whether the blob of a deletion existed.
+pub(super) fn existed(deleted: Result<Bytes>) -> Result<bool> {
+    match deleted {
+        Ok(_) => Ok(true),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn value(text: &str) -> Result<HeaderValue> {
     HeaderValue::from_str(text).map_err(|_| RequestError::Unreadable)
 }
 

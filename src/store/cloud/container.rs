@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::{
     Attribute, AttributeValue, Attributes, GetOptions, ObjectStore, PutMode, PutMultipartOptions,
-    PutOptions, WriteMultipart, list::PaginatedListOptions,
+    WriteMultipart, list::PaginatedListOptions,
 };
 
 use super::{
@@ -123,7 +123,11 @@ impl Container for CloudStore {
                 Some(etag) => PutMode::Update(self.version(name, etag).await?),
                 None => PutMode::Create,
             };
-            return self.put_whole(name, content, mode, attributes).await;
+            let bytes = content.into_bytes().await?;
+            return self
+                .put_whole(name, bytes, mode, attributes)
+                .await
+                .map(drop);
         }
         // Parts are combined without a condition, so the blob is read before.
         let found = self.head(name).await?;
@@ -158,7 +162,10 @@ impl Container for CloudStore {
         }
         let mode = PutMode::Update(self.version(name, etag).await?);
         let attributes = self.attributes(metadata, &content.headers);
-        self.put_whole(name, content, mode, attributes).await
+        let bytes = content.into_bytes().await?;
+        self.put_whole(name, bytes, mode, attributes)
+            .await
+            .map(drop)
     }
 
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
@@ -233,23 +240,6 @@ impl CloudStore {
             Err(error) if is_not_implemented(&error) => self.delete_path(&path, &seen.name).await,
             deleted => deleted.map_err(|e| e.about(format_args!("blob `{}` of {self}", seen.name))),
         }
-    }
-
-    async fn put_whole(
-        &self,
-        name: &BlobName,
-        content: Content,
-        mode: PutMode,
-        attributes: Attributes,
-    ) -> Result<()> {
-        let options = PutOptions {
-            mode,
-            attributes,
-            ..PutOptions::default()
-        };
-        let (path, whole) = (self.path(name)?, content.into_bytes().await?);
-        let put = self.writes.put_opts(&path, whole.into(), options).await;
-        put.map(drop).map_err(|error| self.failed(error, name))
     }
 
     /// Writes in parts. Unfinished parts are not visible. Those on S3 that cannot be removed after a

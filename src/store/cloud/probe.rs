@@ -6,18 +6,12 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, Method, header::IF_MATCH};
-use object_store::{
-    PutMode, UpdateVersion,
-    aws::AmazonS3,
-    client::{HttpRequest, HttpRequestBody},
-    path::Path,
-    signer::Signer,
-};
+use http::{HeaderMap, Method, header::IF_MATCH};
+use object_store::{PutMode, UpdateVersion, aws::AmazonS3, path::Path, signer::Signer};
 
 use super::{
     CloudStore, Service,
-    error::{answered, is_absent},
+    azure_rest::{execute, existed, request, value},
 };
 use crate::{
     base::request_error::RequestError,
@@ -104,27 +98,9 @@ impl CloudStore {
         etag: &ETag,
     ) -> std::result::Result<bool, RequestError> {
         let url = client.signed_url(Method::DELETE, path, SIGNED_FOR).await?;
-        let condition = HeaderValue::from_str(etag.as_str());
-        let condition = condition.map_err(|_| RequestError::Unreadable)?;
-        let request = http::Request::builder()
-            .method(Method::DELETE)
-            .uri(url.as_str())
-            .header(IF_MATCH, condition)
-            .body(HttpRequestBody::empty());
-        let request: HttpRequest = request.map_err(|_| RequestError::Unreadable)?;
-        let answer = self.http.execute(request).await;
-        let answer = answer.map_err(|error| RequestError::from(&error))?;
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(true);
-        }
-        let body = answer.into_body().bytes().await;
-        let body = body.map_err(|error| RequestError::from(&error))?;
-        let error = answered(status.as_u16(), &String::from_utf8_lossy(&body));
-        match is_absent(&error) {
-            true => Ok(false),
-            false => Err(error),
-        }
+        let headers = HeaderMap::from_iter([(IF_MATCH, value(etag.as_str())?)]);
+        let request = request(Method::DELETE, &url, headers)?;
+        existed(execute(&self.http, request).await)
     }
 }
 

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::{Container, Content, Head, HeadPage, changed, identifiers};
 use crate::{
     error::Result,
-    store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions},
+    store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions, write_over},
 };
 
 /// A folder of a store, or the whole store.
@@ -96,10 +96,9 @@ impl Container for BlobStoreAdapter {
                 && value.bytes().all(|byte| (b' '..=b'~').contains(&byte))
         });
         let (name, content) = (self.inner(name)?, BlobContent { bytes, metadata });
-        match over {
-            Some(etag) => self.store.update(&name, content, etag).await.map(drop),
-            None => self.store.create(&name, content).await.map(drop),
-        }
+        write_over(&*self.store, &name, content, over)
+            .await
+            .map(drop)
     }
 
     async fn set_metadata(
