@@ -171,7 +171,7 @@ impl Renewer {
             if !releasing
                 && let Some((_, until)) = contender.machine.validity(contender.clock.now())
             {
-                self.extend(until)?;
+                self.set_validity(Ok(until))?;
             }
             match outcome {
                 // If the store refuses the request for now, a holder retries until its validity ends.
@@ -197,25 +197,20 @@ impl Renewer {
         }
     }
 
-    /// Extends the validity, unless a loss was already reported.
-    fn extend(&self, until: Tick) -> Result<()> {
-        self.validity.send_if_modified(|validity| {
-            let longer = validity.as_ref().is_ok_and(|known| *known != until);
-            if longer {
-                *validity = Ok(until);
-            }
-            longer
-        });
-        self.validity.borrow().clone().map(drop)
+    fn report_loss(&self, end: &EndReason) -> Result<()> {
+        self.set_validity(Err(self.contender.lease_blob.lost(end)))
     }
 
-    /// Reports the loss. An earlier report stays.
-    fn report_loss(&self, end: &EndReason) -> Result<()> {
+    /// Extends the validity or reports its loss. An earlier report of a loss stays, and is returned.
+    fn set_validity(&self, new: Validity) -> Result<()> {
         self.validity.send_if_modified(|validity| {
-            if validity.is_ok() {
-                *validity = Err(self.contender.lease_blob.lost(end));
+            let is_news = validity
+                .as_ref()
+                .is_ok_and(|known| new.as_ref().ok() != Some(known));
+            if is_news {
+                *validity = new;
             }
-            true
+            is_news
         });
         self.validity.borrow().clone().map(drop)
     }
