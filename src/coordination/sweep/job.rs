@@ -3,12 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
-    base::duration,
+    base::{duration, text::opaque_debug},
     error::{Error, ErrorKind, Result},
     store::BlobName,
 };
@@ -146,26 +146,9 @@ impl SweepJob {
     }
 }
 
-/// Shows neither a signature nor a variable's value.
-impl fmt::Debug for SweepContainer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let variables: Vec<_> = self.environment.keys().collect();
-        f.debug_struct("SweepContainer")
-            .field("id", &self.id())
-            .field("off", &self.off)
-            .field("environment", &variables)
-            .finish()
-    }
-}
-
-impl fmt::Debug for DeadAccount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let variables: Vec<_> = self.environment.keys().collect();
-        f.debug_struct("DeadAccount")
-            .field("environment", &variables)
-            .finish_non_exhaustive()
-    }
-}
+// Without the signatures of the addresses, and the values of the variables.
+opaque_debug!(SweepContainer: id(), off);
+opaque_debug!(DeadAccount);
 
 impl SweepContainer {
     /// Returns its name in the job's document and in messages, without a signature.
