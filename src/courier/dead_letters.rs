@@ -41,9 +41,6 @@ pub struct DeadLetter {
     pub died_at: SystemTime,
 }
 
-/// The rows of one write.
-const STEP: usize = 100;
-
 const COLUMNS: &str = "uid, authority, queue, reason, length(body), stored_at, died_at";
 
 impl QueueManager {
@@ -97,34 +94,11 @@ impl QueueManager {
     /// # Errors
     /// Of the file.
     pub async fn remove_dead_letters(&self) -> Result<u64> {
-        let last = self.last_dead_letter().await?;
-        self.repeat(move |transaction| {
-            let delete = "DELETE FROM dead_letters WHERE id IN
-                            (SELECT id FROM dead_letters WHERE id <= ?1 LIMIT ?2)";
-            transaction.execute(delete, [last, limit(STEP)])
-        })
-        .await
-    }
-
-    async fn last_dead_letter(&self) -> Result<i64> {
-        let last = "SELECT coalesce(max(id), 0) FROM dead_letters";
-        let read = self.database();
-        read.run(move |connection| connection.query_row(last, [], |row| row.get(0)))
-            .await
-    }
-
-    /// Repeats a write until it changes no row; returns how many it has changed.
-    async fn repeat(
-        &self,
-        step: impl Fn(&Transaction<'_>) -> rusqlite::Result<usize> + Clone + Send + 'static,
-    ) -> Result<u64> {
-        let mut count = 0;
-        loop {
-            match self.database().write(step.clone()).await? {
-                0 => return Ok(count),
-                changed => count += changed as u64,
-            }
-        }
+        let delete = "DELETE FROM dead_letters";
+        let removed = self
+            .database()
+            .write(move |transaction| transaction.execute(delete, []));
+        Ok(removed.await? as u64)
     }
 
     /// Sends a dead letter again, to `to` or to its former destination. A message to another machine gets
