@@ -35,28 +35,20 @@ use crate::{
 /// # Cancel safety
 /// A wake-up that was not returned stays for the next poll.
 #[derive(Debug)]
-pub struct Subscription(ReconnectingStream<WakeProtocol>);
-
-/// `Relay.Subscribe`.
-#[derive(Debug)]
-struct WakeProtocol {
-    session: SubscriptionSession,
-}
+pub struct Subscription(ReconnectingStream<SubscriptionSession>);
 
 impl Subscription {
     pub(super) fn new(client: &Client, options: SubscribeOptions) -> Result<Self> {
         options.check()?;
         check_size(&options)?;
         let listener = options.listener_id.clone();
-        let protocol = WakeProtocol {
-            session: SubscriptionSession::new(options, client.reconnect_config()),
-        };
+        let protocol = SubscriptionSession::new(options, client.reconnect_config());
         Ok(Self(ReconnectingStream::new(client, listener, protocol)))
     }
 
     /// Returns whether wake-ups can arrive now. Updated only while the stream is polled.
     pub fn state(&self) -> ConnectionState {
-        self.0.protocol.session.reconnect.state()
+        self.0.protocol.reconnect.state()
     }
 
     /// Returns a receiver of the connection's state. Updated only while the stream is polled.
@@ -66,14 +58,14 @@ impl Subscription {
 
     /// Returns the Welcome of the open stream, if any.
     pub fn welcome(&self) -> Option<&Welcome> {
-        self.0.protocol.session.welcome()
+        self.0.protocol.welcome()
     }
 
     /// Returns the newest resume number whose earlier wake-ups were all returned; empty without one.
     /// A process that states it as [`SubscribeOptions::resume`], with the same listener and selectors,
     /// gets a CATCH_UP only for the queues that changed since.
     pub fn resume(&self) -> &ResumeNumber {
-        self.0.protocol.session.resume()
+        self.0.protocol.resume()
     }
 
     /// Waits for the next wake-up; `None` after the relay's refusal was returned.
@@ -95,24 +87,25 @@ impl Subscription {
     }
 }
 
-impl StreamProtocol for WakeProtocol {
+/// `Relay.Subscribe`.
+impl StreamProtocol for SubscriptionSession {
     type Response = proto::SubscribeResponse;
     type Item = WorkDetected;
 
     fn reconnect(&mut self) -> &mut Reconnect {
-        &mut self.session.reconnect
+        &mut self.reconnect
     }
 
     fn link_state(&self) -> LinkState {
-        self.session.link_state()
+        self.link_state()
     }
 
     fn next_item(&mut self) -> Option<WorkDetected> {
-        self.session.next_work()
+        self.next_work()
     }
 
     fn open(&mut self, channel: RelayChannel) -> Opening<Self::Response> {
-        let request = subscribe_to_wire(&self.session.request());
+        let request = subscribe_to_wire(&self.request());
         Box::pin(async move { RelayClient::new(channel).subscribe(request).await })
     }
 
@@ -122,7 +115,7 @@ impl StreamProtocol for WakeProtocol {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Result<()> {
-        self.session.received(subscribe_event(message)?, now, rng);
+        self.received(subscribe_event(message)?, now, rng);
         Ok(())
     }
 }
@@ -155,7 +148,7 @@ impl WakeStream for Subscription {
     }
 
     fn report(&mut self, mut report: Report) -> ReportFuture {
-        let request = match self.0.protocol.session.report(&mut report) {
+        let request = match self.0.protocol.report(&mut report) {
             Ok(id) => report_to_wire(&id, &report),
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
