@@ -4,16 +4,14 @@
 //! under tokio, under a paused clock and in the simulation. Ticks are monotonic. Wall-clock time is
 //! used only where people or other machines read it.
 
-mod timer;
-
 use std::{
     ops::{Add, AddAssign, Sub},
+    pin::Pin,
+    task::{Context, Poll},
     time::Duration,
 };
 
-use tokio::time::Instant;
-
-pub(crate) use self::timer::Timer;
+use tokio::time::{Instant, Sleep};
 
 /// A point in monotonic time: nanoseconds since the creation of its clock.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,6 +115,43 @@ impl Clock {
     /// clock's creation, such as [`Tick::NEVER`], give that time.
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
         instant_after(self.origin, tick.since(Tick::default()))
+    }
+}
+
+/// Fires at the requested time or sooner; its caller then checks the time and polls again.
+///
+/// Each message of a stream moves the deadline a little. An early wake now and then costs less than
+/// rearming the timer with each message.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    clock: Clock,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Timer {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let sleep = tokio::time::sleep_until(clock.instant(clock.now()));
+        Self {
+            clock,
+            sleep: Box::pin(sleep),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// Waits until this time; `now` is the time of the caller's last step.
+    pub(crate) fn poll(&mut self, until: Tick, now: Tick, cx: &mut Context<'_>) -> Poll<()> {
+        // Without this check, a sleep that is rearmed at each poll would never end.
+        if until <= now {
+            return Poll::Ready(());
+        }
+        let (at, deadline) = (self.clock.instant(until), self.sleep.deadline());
+        if at < deadline || deadline <= self.clock.instant(now) {
+            self.sleep.as_mut().reset(at);
+        }
+        self.sleep.as_mut().poll(cx)
     }
 }
 

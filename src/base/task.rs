@@ -111,8 +111,7 @@ impl Scope {
     /// Cancels the tasks and waits until all of them have ended.
     pub(crate) async fn shutdown(&self) {
         self.token.cancel();
-        self.tracker.close();
-        self.tracker.wait().await;
+        self.ended().await;
     }
 }
 
