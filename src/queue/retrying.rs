@@ -89,10 +89,6 @@ impl<Q: WorkQueue> Retrying<Q> {
         &self.inner
     }
 
-    fn retry_state(&self, retry_on: RetryOn) -> RetryState {
-        RetryState::new(&self.config, retry_on)
-    }
-
     /// Waits until the next attempt, or returns the error if there is none.
     async fn wait_or_fail(&self, state: &mut RetryState, error: Error) -> Result<()> {
         // Drawn at once, so that no generator is held across the wait.
@@ -110,7 +106,7 @@ impl<Q: WorkQueue> Retrying<Q> {
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
-        let mut state = self.retry_state(retry_on);
+        let mut state = RetryState::new(&self.config, retry_on);
         loop {
             match call().await {
                 Ok(answer) => return Ok(answer),
@@ -134,7 +130,7 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
     }
 
     async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let mut state = self.retry_state(RetryOn::Temporary);
+        let mut state = RetryState::new(&self.config, RetryOn::Temporary);
         let mut outcomes = self.inner.put_each(messages.clone()).await;
         while let Some(error) = longest_wait(&outcomes) {
             if self.wait_or_fail(&mut state, error).await.is_err() {
@@ -160,7 +156,7 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        let mut state = self.retry_state(RetryOn::Temporary);
+        let mut state = RetryState::new(&self.config, RetryOn::Temporary);
         loop {
             match self.inner.delete(receipt).await {
                 Ok(()) => return Ok(()),

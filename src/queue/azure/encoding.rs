@@ -64,23 +64,11 @@ impl MessageEncoding {
 pub(super) fn request(text: &str) -> String {
     const BEGIN: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><QueueMessage><MessageText>";
     const END: &str = "</MessageText></QueueMessage>";
-    let mut xml = String::with_capacity(BEGIN.len() + text.len() + END.len());
-    xml.push_str(BEGIN);
-    let mut rest = text;
-    while let Some(at) = rest.find(['&', '<', '>', '\r']) {
-        xml.push_str(&rest[..at]);
-        xml.push_str(match rest.as_bytes()[at] {
-            b'&' => "&amp;",
-            b'<' => "&lt;",
-            b'>' => "&gt;",
-            // As it is, a reader of XML takes it for a line feed.
-            _ => "&#xD;",
-        });
-        rest = &rest[at + 1..];
-    }
-    xml.push_str(rest);
-    xml.push_str(END);
-    xml
+    let escaped = text.replace('&', "&amp;");
+    let escaped = escaped.replace('<', "&lt;").replace('>', "&gt;");
+    // As it is, a reader of XML takes it for a line feed.
+    let escaped = escaped.replace('\r', "&#xD;");
+    format!("{BEGIN}{escaped}{END}")
 }
 
 impl FromStr for MessageEncoding {
