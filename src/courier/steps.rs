@@ -141,8 +141,10 @@ pub(super) fn receive(
     max: usize,
     until: Micros,
     now: Micros,
-) -> rusqlite::Result<(Received, Vec<ReceivedMessage>)> {
-    check_time(now, until)?;
+) -> rusqlite::Result<(Vec<Taken>, Vec<ReceivedMessage>)> {
+    if now >= until {
+        return Err(refuse(time_is_over(None)));
+    }
     let queue = local_queue(transaction, name)?;
     let (mut taken, mut messages) = (Vec::new(), Vec::new());
     let mut select = transaction.prepare_cached(SELECT_VISIBLE)?;
@@ -172,16 +174,10 @@ pub(super) fn receive(
             break;
         }
     }
-    let steps = if taken.is_empty() {
-        Vec::new()
-    } else {
-        vec![take(transaction, tx, process, until, &taken)?]
-    };
-    let received = Received {
-        messages: taken,
-        steps,
-    };
-    Ok((received, messages))
+    if !taken.is_empty() {
+        take(transaction, tx, process, until, &taken)?;
+    }
+    Ok((taken, messages))
 }
 
 /// Gives an id to a message that was put outside of a transaction.
@@ -238,14 +234,6 @@ pub(super) fn is_file(connection: &Connection, id: &[u8; 16]) -> rusqlite::Resul
     Ok(found.as_ref() == Some(id))
 }
 
-fn check_time(now: Micros, ends_at: Micros) -> rusqlite::Result<()> {
-    if now >= ends_at {
-        Err(refuse(time_is_over(None)))
-    } else {
-        Ok(())
-    }
-}
-
 pub(super) fn time_is_over(timeout: Option<Duration>) -> Error {
     let after = timeout.map_or_else(String::new, |timeout| format!(" of {timeout:?}"));
     let message = format!("the time-out{after} of the transaction is over: nothing was committed");
@@ -271,37 +259,17 @@ pub(super) struct Taken {
     pub(super) visible_at: Micros,
 }
 
-/// What the transaction has received.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Received {
-    pub(super) messages: Vec<Taken>,
-    /// The rows of `taken`.
-    pub(super) steps: Vec<i64>,
-}
-
-/// Notes the messages that a transaction of a process has received in one step; returns the row.
+/// Notes the messages that a transaction of a process has received in one step.
 pub(super) fn take(
     transaction: &Transaction<'_>,
     tx: &[u8; 16],
     process: [u8; 16],
     ends_at: Micros,
     taken: &[Taken],
-) -> rusqlite::Result<i64> {
+) -> rusqlite::Result<()> {
     let sql = "INSERT INTO taken (tx, process, ends_at, messages) VALUES (?1, ?2, ?3, ?4)";
     let values = params![tx, process, ends_at, list(taken)];
-    transaction.prepare_cached(sql)?.insert(values)
-}
-
-/// The messages of the row were committed, or were given back.
-pub(super) fn forget(
-    transaction: &Transaction<'_>,
-    tx: &[u8; 16],
-    row: i64,
-) -> rusqlite::Result<()> {
-    // A row of a process that was thought dead is gone, and its number may have another transaction.
-    let sql = "DELETE FROM taken WHERE id = ?1 AND tx = ?2";
-    let mut delete = transaction.prepare_cached(sql)?;
-    delete.execute(params![row, tx]).map(drop)
+    transaction.prepare_cached(sql)?.execute(values).map(drop)
 }
 
 /// Returns messages as the JSON text `[[id, receipt, former visible_at], ...]`.
@@ -315,7 +283,7 @@ pub(super) fn list(taken: &[Taken]) -> String {
 pub(super) enum Owner<'a> {
     /// A process that has died.
     Process(&'a [u8; 16]),
-    /// A transaction that is rolled back, also of receives that were cancelled.
+    /// A transaction that ends, also of receives that were cancelled.
     Transaction(&'a [u8; 16]),
     /// Transactions whose time-out is over.
     Ended(Micros),
@@ -366,7 +334,7 @@ pub(super) struct Outcome {
     pub(super) ends_at: Micros,
     /// In the order of the sends.
     pub(super) sent: Vec<NewSend>,
-    pub(super) received: Received,
+    pub(super) received: Vec<Taken>,
     /// The age limit of messages to other machines.
     pub(super) outgoing_ends_at: Micros,
 }
@@ -388,9 +356,10 @@ pub(super) fn commit(
     if now >= outcome.ends_at {
         return Err(refuse(time_is_over(Some(outcome.timeout))));
     }
-    settle_received(transaction, &outcome.received.messages, now)?;
-    for row in &outcome.received.steps {
-        forget(transaction, &outcome.tx, *row)?;
+    if !outcome.received.is_empty() {
+        settle_received(transaction, &outcome.received, now)?;
+        // Only messages of receives that were cancelled are left.
+        give_back(transaction, Owner::Transaction(&outcome.tx))?;
     }
     for send in &outcome.sent {
         check_room(send)?;
@@ -404,9 +373,6 @@ fn settle_received(
     received: &[Taken],
     now: Micros,
 ) -> rusqlite::Result<()> {
-    if received.is_empty() {
-        return Ok(());
-    }
     let list = list(received);
     let mut insert = transaction.prepare_cached(INSERT_RECEIVED)?;
     if insert.execute(params![list, now])? != received.len() {

@@ -17,7 +17,7 @@ use super::{
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
     steps::{
-        self, NewSend, Outcome, Owner, Received, ReceivedMessage, check_body, check_queue, commit,
+        self, NewSend, Outcome, Owner, ReceivedMessage, Taken, check_body, check_queue, commit,
         give_back, is_file,
     },
 };
@@ -52,7 +52,7 @@ pub struct Transaction {
     /// Whether a receive was begun, which leaves rows in the file even if it was cancelled.
     has_received: bool,
     sent: Vec<NewSend>,
-    received: Received,
+    received: Vec<Taken>,
     is_over: bool,
 }
 
@@ -98,7 +98,7 @@ impl Transaction {
             sent_bytes: 0,
             has_received: false,
             sent: Vec::new(),
-            received: Received::default(),
+            received: Vec::new(),
             is_over: false,
         }
     }
@@ -171,8 +171,7 @@ impl Transaction {
         });
         let ((received, messages), ends_at) = taken.await?;
         self.ends_at = Some(ends_at);
-        self.received.messages.extend(received.messages);
-        self.received.steps.extend(received.steps);
+        self.received.extend(received);
         Ok(messages)
     }
 
@@ -189,10 +188,9 @@ impl Transaction {
     ///
     /// # Cancel safety
     /// A cancelled commit may have taken effect as a whole.
-    pub async fn commit(self) -> Result<()> {
-        if self.is_empty() {
-            let mut this = self;
-            this.is_over = true;
+    pub async fn commit(mut self) -> Result<()> {
+        if self.sent.is_empty() && self.received.is_empty() {
+            self.is_over = true;
             return Ok(());
         }
         self.commit_with(|_| Ok(())).await
@@ -265,10 +263,6 @@ impl Transaction {
         self.is_over = true;
         Shared::start_notifying(&self.shared);
         Ok(())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.sent.is_empty() && self.received.messages.is_empty()
     }
 }
 
