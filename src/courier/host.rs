@@ -8,7 +8,6 @@
 
 mod file;
 mod hop;
-mod receiving;
 
 use std::{
     collections::HashMap,
@@ -23,13 +22,17 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::hop::Hop;
-pub(crate) use self::receiving::ReceivingStream;
-use super::{QueueManager, handover::Policy};
+use super::{
+    QueueManager,
+    handover::{Policy, ReceiverSession, SenderRights, outgoing::end_crashed},
+};
 use crate::{
     base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
     client::{ClientTls, Credential},
     error::Result,
+    queue::sqlite::clock::{self, machine_time},
     types::WakeStream,
+    wire::proto::{HandOverRequest, HandOverResponse},
 };
 
 /// The configuration of a [`Host`].
@@ -89,6 +92,15 @@ pub(crate) struct HostFigures {
     pub(crate) outgoing: AtomicU64,
 }
 
+/// The receiving side of one connection from another machine. Each answer is sent when its step is on the
+/// disk. The rules are those of [`ReceiverSession`]. After an error the stream must end; the sender connects
+/// again.
+#[derive(Debug)]
+pub(crate) struct ReceivingStream {
+    shared: Arc<Shared>,
+    session: ReceiverSession,
+}
+
 /// Kinds of the log limiter.
 const ERROR_OF_FILE: usize = 0;
 const ERROR_OF_RELAY: usize = 1;
@@ -130,14 +142,18 @@ impl Host {
         config: HostConfig,
         wakes: Option<Box<dyn WakeStream>>,
     ) -> Result<Self> {
-        manager.end_crashed_connections().await?;
+        // Connections of an earlier process have ended.
+        manager.database().write(end_crashed).await?;
         manager.recover().await?;
         let clock = Clock::new();
         let shared = Arc::new(Shared {
             figures: HostFigures::default(),
             changed: Notify::new(),
             unnotified: Notify::new(),
-            policy: Arc::new(manager.policy()),
+            policy: Arc::new(Policy {
+                own: manager.file_id(),
+                config: manager.config().clone(),
+            }),
             manager,
             config,
             clock,
@@ -147,18 +163,13 @@ impl Host {
         });
         let scope = Scope::new();
         let hops = Arc::new(Scope::new());
-        let (dispatcher, of_hops) = (Arc::clone(&shared), Arc::clone(&hops));
-        scope.spawn(async move { dispatcher.dispatch(&of_hops).await });
-        let notifying = Arc::clone(&shared);
-        scope.spawn(async move { notifying.notify().await });
-        let maintenance = Arc::clone(&shared);
-        scope.spawn(async move { maintenance.maintain().await });
+        scope.spawn(Arc::clone(&shared).dispatch(Arc::clone(&hops)));
+        scope.spawn(Arc::clone(&shared).notify());
+        scope.spawn(Arc::clone(&shared).maintain());
         if let Some(wakes) = wakes {
-            let shared = Arc::clone(&shared);
-            scope.spawn(async move { shared.follow(wakes).await });
+            scope.spawn(Arc::clone(&shared).follow(wakes));
         }
-        let own = Arc::clone(&shared);
-        scope.spawn(async move { own.follow_own_sends().await });
+        scope.spawn(Arc::clone(&shared).follow_own_sends());
         Ok(Self {
             shared,
             scope,
@@ -178,7 +189,11 @@ impl Host {
 
     /// Returns a new receiving side of a connection from another machine.
     pub(crate) fn receiving(&self) -> ReceivingStream {
-        ReceivingStream::new(Arc::clone(&self.shared))
+        let connection = fastrand::u128(..).to_be_bytes();
+        ReceivingStream {
+            session: ReceiverSession::new(connection, Arc::clone(&self.shared.policy)),
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// Ends the connections in order, so that the file knows which messages the other machines may
@@ -195,7 +210,7 @@ impl Host {
 
 impl Shared {
     /// Keeps a task for each next machine with messages.
-    async fn dispatch(self: Arc<Self>, scope: &Scope) {
+    async fn dispatch(self: Arc<Self>, scope: Arc<Scope>) {
         let mut hops: HashMap<String, Hop> = HashMap::new();
         let mut recovered = Instant::now();
         let mut greeted = None::<Instant>;
@@ -206,7 +221,7 @@ impl Shared {
                     hops.retain(|_, hop| !hop.has_ended());
                     for name in names {
                         let start =
-                            |name: &String| Hop::start(Arc::clone(&self), name, scope, greets);
+                            |name: &String| Hop::start(Arc::clone(&self), name, &scope, greets);
                         hops.entry(name).or_insert_with_key(start).changed();
                     }
                     if greets {
@@ -240,7 +255,7 @@ impl Shared {
     }
 
     /// Notifies the relay of new messages. A slow relay delays no hand-over.
-    async fn notify(&self) {
+    async fn notify(self: Arc<Self>) {
         loop {
             if let Err(error) = self.manager.notify_pending().await {
                 self.report(
@@ -270,7 +285,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn maintain(&self) {
+    async fn maintain(self: Arc<Self>) {
         let mut known = 0;
         loop {
             if let Ok((dead_letters, outgoing)) = self.manager.count_waiting().await {
@@ -300,7 +315,7 @@ impl Shared {
     }
 
     /// Passes on the signal of commits in this process.
-    async fn follow_own_sends(&self) {
+    async fn follow_own_sends(self: Arc<Self>) {
         let mut sends = self.manager.outgoing();
         while sends.changed().await.is_ok() {
             self.changed.notify_one();
@@ -308,7 +323,7 @@ impl Shared {
     }
 
     /// Passes on wake-ups.
-    async fn follow(&self, mut wakes: Box<dyn WakeStream>) {
+    async fn follow(self: Arc<Self>, mut wakes: Box<dyn WakeStream>) {
         while let Some(wake) = wakes.next().await {
             match wake {
                 Ok(_) => self.changed.notify_one(),
@@ -328,5 +343,35 @@ impl Shared {
             let path = self.manager.path().display();
             tracing::warn!(%path, times, %error, text);
         }
+    }
+}
+
+impl ReceivingStream {
+    /// Handles a request of a sender, and returns the answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a request that breaks a rule;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the sender has opened another stream; the
+    /// error of the queue file. The stream must end then.
+    ///
+    /// # Cancel safety
+    /// A cancelled call may have taken effect; the stream must end.
+    pub(crate) async fn handle(
+        &mut self,
+        request: HandOverRequest,
+        rights: SenderRights,
+    ) -> Result<HandOverResponse> {
+        let mut session = self.session.clone();
+        let handled = self.shared.manager.database().write(move |transaction| {
+            // Exactly: confirmed messages are read in the order of their times.
+            let times = (clock::advance_exactly(transaction)?, machine_time());
+            let answer = session.on_request(transaction, &rights, times, request)?;
+            Ok((session, answer))
+        });
+        let (session, answer) = handled.await?;
+        // Messages may have become visible, or may go to the next machine.
+        self.shared.file_changed();
+        self.session = session;
+        Ok(answer)
     }
 }

@@ -154,8 +154,8 @@ impl World {
         self.log(|_| "the troubles are over".to_owned());
         self.troubled = false;
         for number in 0..self.machines.len() {
-            let policy = Arc::make_mut(&mut self.machines[number].policy);
-            (policy.max_queue, policy.max_outgoing) = (u64::MAX, u64::MAX);
+            let config = &mut Arc::make_mut(&mut self.machines[number].policy).config;
+            (config.max_queue, config.max_outgoing) = (None, u64::MAX);
             if !self.machines[number].up {
                 self.restart(number);
             }

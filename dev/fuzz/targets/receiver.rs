@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction};
 
 use crate::{
     courier::{
-        Route,
+        QueueManagerConfig, Route,
         handover::{Policy, ReceiverSession, SenderRights, SenderSession},
     },
     queue::sqlite::{checksum::checksum, schema::SCHEMA},
@@ -76,13 +76,14 @@ fn session(connection: u8) -> ReceiverSession {
     };
     let policy = Policy {
         own: OWN,
-        names: Vec::new(),
-        max_body: MAX_BODY,
-        max_queue: MAX_QUEUE,
-        max_outgoing: 4,
-        max_hops: 3,
-        max_age: None,
-        routes: vec![route],
+        config: QueueManagerConfig {
+            max_body: MAX_BODY,
+            max_queue: Some(MAX_QUEUE),
+            max_outgoing: 4,
+            hop_limit: 3,
+            routes: vec![route],
+            ..QueueManagerConfig::default()
+        },
     };
     ReceiverSession::new([connection; 16], Arc::new(policy))
 }

@@ -11,6 +11,7 @@ use crate::{
     base::fault::planted,
     queue::sqlite::{
         clock::Micros,
+        later,
         put::{count_put, note_unnotified},
         queue_id,
     },
@@ -93,7 +94,7 @@ pub(super) fn show(
             let (messages, bytes) = tally.entry(queue).or_default();
             (*messages, *bytes) = (*messages + 1, *bytes + message.size);
         } else if let Some(hop) = policy.next_hop(&message.authority) {
-            let ends_at = policy.max_age.map(|age| now.saturating_add(age));
+            let ends_at = later(now, policy.config.max_age);
             let sql =
                 "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
                          visited, size, checksum, body)

@@ -6,7 +6,10 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use crate::{
     backend::sqlite::refuse,
-    courier::{config::Route, message::MessageId},
+    courier::{
+        config::{QueueManagerConfig, Route},
+        message::MessageId,
+    },
     error::{Error, ErrorKind},
     wire::proto::OfferedMessage,
 };
@@ -16,20 +19,7 @@ use crate::{
 pub(crate) struct Policy {
     /// The id of the own file.
     pub(crate) own: [u8; 16],
-    /// Further authorities (`HOST:PORT`) of this machine.
-    pub(crate) names: Vec<String>,
-    /// The maximum size of a body, in bytes.
-    pub(crate) max_body: usize,
-    /// The maximum number of messages of a queue; beyond it, messages are postponed.
-    pub(crate) max_queue: u64,
-    /// The maximum number of messages that wait for one next machine; beyond it, messages for it
-    /// are postponed.
-    pub(crate) max_outgoing: u64,
-    /// The maximum number of machines that a message may pass.
-    pub(crate) max_hops: usize,
-    /// How long a message that passes through may wait here, in microseconds.
-    pub(crate) max_age: Option<i64>,
-    pub(crate) routes: Vec<Route>,
+    pub(crate) config: QueueManagerConfig,
 }
 
 /// Who has opened a connection. The default may do everything.
@@ -47,13 +37,13 @@ pub(crate) type MaySend = dyn Fn(Option<&str>) -> bool + Send + Sync;
 impl Policy {
     /// Returns whether the authority of a message is a name of this machine.
     pub(super) fn is_own(&self, authority: &str) -> bool {
-        !authority.is_empty() && self.names.iter().any(|name| name == authority)
+        !authority.is_empty() && self.config.names.iter().any(|name| name == authority)
     }
 
     /// Returns the next machine of a message that passes through this one. Only a route allows it:
     /// a machine is no open relay.
     pub(crate) fn next_hop(&self, authority: &str) -> Option<&str> {
-        Route::next_hop(&self.routes, authority)
+        Route::next_hop(&self.config.routes, authority)
     }
 }
 

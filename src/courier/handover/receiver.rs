@@ -215,19 +215,19 @@ impl ReceiverSession {
         if let Some(reason) = rights.refusal(message) {
             return Ok(postpone(reason));
         }
-        let (size, max) = (message.body.len(), self.policy.max_body);
+        let (size, max) = (message.body.len(), self.policy.config.max_body);
         if size > max {
             return Ok(never(format!(
                 "the body has {size} bytes, and the limit is {max}"
             )));
         }
         let (place, max) = if message.authority.is_empty() {
-            (&*message.queue, self.policy.max_queue)
+            (&*message.queue, self.policy.config.max_queue)
         } else {
             let Some(hop) = self.policy.next_hop(&message.authority) else {
                 return Ok(never(no_route(&message.authority)));
             };
-            (hop, self.policy.max_outgoing)
+            (hop, Some(self.policy.config.max_outgoing))
         };
         let depth = match depths.get_mut(place) {
             Some(depth) => depth,
@@ -239,7 +239,7 @@ impl ReceiverSession {
                 depths.entry(place.to_owned()).or_insert(depth)
             }
         };
-        if *depth >= max {
+        if let Some(max) = max.filter(|max| *depth >= *max) {
             return Ok(postpone(format!(
                 "`{place}` is full: its limit is {max} messages"
             )));
@@ -259,7 +259,7 @@ impl ReceiverSession {
         if message.authority.is_empty() {
             queue_depth(transaction, place)
         } else {
-            count_ready(transaction, place, self.policy.max_outgoing).map(Some)
+            count_ready(transaction, place, self.policy.config.max_outgoing).map(Some)
         }
     }
 
@@ -273,7 +273,7 @@ impl ReceiverSession {
                 message.authority
             ));
         }
-        let limit = self.policy.max_hops;
+        let limit = self.policy.config.hop_limit;
         (message.visited.len() / own.len() > limit)
             .then(|| format!("it has passed {limit} machines, which is the limit"))
     }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Result,
+    courier::QueueManagerConfig,
     queue::sqlite::{checksum::checksum, schema::SCHEMA},
     wire::proto::{
         HandOverOffer, HandOverRequest, HandOverResponse, OfferedMessage,
@@ -62,13 +63,13 @@ fn outgoing_to<'a>(uid: &'a [u8; 16], queue: &'a str) -> NewOutgoing<'a> {
 fn policy(max_queue: u64) -> Policy {
     Policy {
         own: [2; 16],
-        names: vec!["former:7600".to_owned()],
-        max_body: 1_000,
-        max_queue,
-        max_outgoing: u64::MAX,
-        max_hops: 16,
-        max_age: None,
-        routes: Vec::new(),
+        config: QueueManagerConfig {
+            names: vec!["former:7600".to_owned()],
+            max_body: 1_000,
+            max_queue: Some(max_queue),
+            max_outgoing: u64::MAX,
+            ..QueueManagerConfig::default()
+        },
     }
 }
 
@@ -353,11 +354,9 @@ fn an_offer_of_large_bodies_stays_below_its_limit_and_waits_for_the_one_before()
         });
     }
     let mut pair = Pair::new(from, to, u64::MAX);
-    pair.open(Policy {
-        max_body: 64 << 10,
-        ..policy(u64::MAX)
-    })
-    .expect("a connection");
+    let mut large = policy(u64::MAX);
+    large.config.max_body = 64 << 10;
+    pair.open(large).expect("a connection");
     let first = pair.offer().expect("an offer");
     assert_eq!(messages(&first).len(), 2);
     assert!(pair.offer().is_none(), "the first one is not answered");

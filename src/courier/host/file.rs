@@ -3,14 +3,12 @@
 use crate::{
     courier::{
         QueueManager,
-        handover::{
-            Policy,
-            outgoing::{detours, end_crashed, hops_with, note_error, reroute},
-        },
+        config::OUTGOING_QUEUE,
+        handover::outgoing::{detours, hops_with, note_error, reroute},
         status::unsigned,
     },
     error::Result,
-    queue::sqlite::clock::{self, Micros},
+    queue::sqlite::clock,
     types::QueueAddress,
 };
 
@@ -21,30 +19,7 @@ impl QueueManager {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the account breaks the rule for names.
     pub fn outgoing_address(&self) -> Result<QueueAddress> {
-        QueueAddress::new(
-            &self.config().account,
-            crate::courier::config::OUTGOING_QUEUE,
-        )
-    }
-
-    /// Returns the rules for messages of other machines.
-    pub(super) fn policy(&self) -> Policy {
-        let config = self.config();
-        Policy {
-            own: self.file_id(),
-            names: config.names.clone(),
-            max_body: config.max_body,
-            max_queue: config.max_queue.unwrap_or(u64::MAX),
-            max_outgoing: config.max_outgoing,
-            max_hops: config.hop_limit,
-            max_age: Micros::try_from(config.max_age.as_micros()).ok(),
-            routes: config.routes.clone(),
-        }
-    }
-
-    /// Connections of an earlier process have ended.
-    pub(super) async fn end_crashed_connections(&self) -> Result<()> {
-        self.database().write(end_crashed).await
+        self.shared.address(OUTGOING_QUEUE)
     }
 
     /// Notes why the messages to a machine wait.
@@ -113,18 +88,5 @@ impl QueueManager {
             select.query_row((), |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))
         })
         .await
-    }
-
-    /// Returns whether messages wait for a machine.
-    pub(super) async fn has_messages_for(&self, hop: &str) -> Result<bool> {
-        let hop = hop.to_owned();
-        self.database()
-            .run(move |connection| {
-                let sql = "SELECT EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1)
-                           OR EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 2)";
-                let mut select = connection.prepare_cached(sql)?;
-                select.query_row([hop], |row| row.get(0))
-            })
-            .await
     }
 }

@@ -73,7 +73,8 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, mut g
     while !shared.ending.is_cancelled() {
         let (mut has_messages, mut accepted) = (false, false);
         let attempt = async {
-            has_messages = shared.manager.has_messages_for(&authority).await?;
+            let names = shared.manager.hops_with_messages().await?;
+            has_messages = names.contains(&authority);
             if has_messages || greets {
                 connection(&shared, &authority, &changed, &mut accepted).await?;
             }

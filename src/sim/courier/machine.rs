@@ -101,7 +101,7 @@ impl Machine {
 
     /// Commits messages of an application.
     pub(super) fn send(&mut self, now: i64, ends_at: Option<i64>, sends: &[(Id, String, &str)]) {
-        let routes = self.policy.routes.clone();
+        let routes = self.policy.config.routes.clone();
         self.write(|transaction| {
             for (id, authority, queue) in sends {
                 let hop = Route::next_hop(&routes, authority).unwrap_or(authority);

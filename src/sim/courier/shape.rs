@@ -1,7 +1,9 @@
 //! The choices of a seed for the hand-over's simulation: machines, routes, limits, faults.
 
+use std::time::Duration;
+
 use super::{DAY, MILLI, SECOND, machine::file_id};
-use crate::courier::{Route, handover::Policy};
+use crate::courier::{QueueManagerConfig, Route, handover::Policy};
 
 /// The choices of a seed.
 #[derive(Debug)]
@@ -167,16 +169,18 @@ pub(super) fn policy(own: usize, shape: &Shape) -> Policy {
     }
     Policy {
         own: file_id(own),
-        names: Vec::new(),
-        max_body: 1_000,
-        max_queue: shape.max_queue,
-        // Full machines in a circle of routes wait for each other, until their messages are too old.
-        max_outgoing: match shape.paths {
-            Paths::Loop => u64::MAX,
-            Paths::Direct | Paths::Gate => shape.max_outgoing,
+        config: QueueManagerConfig {
+            max_body: 1_000,
+            max_queue: Some(shape.max_queue),
+            // Full machines in a circle of routes wait for each other, until their messages are too
+            // old.
+            max_outgoing: match shape.paths {
+                Paths::Loop => u64::MAX,
+                Paths::Direct | Paths::Gate => shape.max_outgoing,
+            },
+            max_age: Duration::from_micros(shape.max_age.unsigned_abs()),
+            routes,
+            ..QueueManagerConfig::default()
         },
-        max_hops: 16,
-        max_age: Some(shape.max_age),
-        routes,
     }
 }
