@@ -221,6 +221,12 @@ impl Database {
     }
 }
 
+/// Returns the directory of a file.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+    directory.unwrap_or_else(|| Path::new("."))
+}
+
 /// Appends to the file's name.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

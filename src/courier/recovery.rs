@@ -17,7 +17,7 @@ use super::{
     steps::{Owner, give_back},
 };
 use crate::{
-    backend::sqlite::{refuse, with_suffix},
+    backend::sqlite::{directory_of, with_suffix},
     error::{Error, ErrorKind, Result},
     queue::sqlite::clock,
 };
@@ -38,8 +38,7 @@ impl ProcessLock {
     /// Creates and locks the file of this process for the queue file `path`.
     pub(super) fn acquire(path: &Path) -> Result<Self> {
         let id = new_id()?;
-        let name = MessageId::from_bytes(id).to_string();
-        let path = with_suffix(path, &format!("{SUFFIX}{name}"));
+        let path = lock_path(path, id);
         let fail = |error: io::Error| {
             let message = format!("lock file `{}` cannot be made: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -65,24 +64,18 @@ impl Drop for ProcessLock {
     }
 }
 
-/// Returns whether a process has ended.
-fn is_dead(path: &Path, process: [u8; 16]) -> io::Result<bool> {
-    let name = MessageId::from_bytes(process).to_string();
-    is_unlocked(&with_suffix(path, &format!("{SUFFIX}{name}")))
+/// Returns the path of a process's lock file.
+fn lock_path(path: &Path, process: [u8; 16]) -> PathBuf {
+    let name = MessageId::from_bytes(process);
+    with_suffix(path, &format!("{SUFFIX}{name}"))
 }
 
-/// Returns whether a file is missing or no process locks it.
-fn is_unlocked(path: &Path) -> io::Result<bool> {
+/// Returns whether a file is missing or no process locks it. Where that cannot be found out, such as for
+/// another user's file, its process counts as alive: its messages return by their time-outs.
+fn is_unlocked(path: &Path) -> bool {
     match File::open(path) {
-        Ok(file) => match file.try_lock() {
-            Ok(()) => Ok(true),
-            Err(fs::TryLockError::WouldBlock) => Ok(false),
-            Err(fs::TryLockError::Error(error)) => Err(error),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        // Another user's: its process counts as alive, and its messages return by their time-outs.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
-        Err(error) => Err(error),
+        Ok(file) => file.try_lock().is_ok(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
@@ -101,7 +94,7 @@ impl QueueManager {
             let processes: Vec<[u8; 16]> = processes.collect::<rusqlite::Result<_>>()?;
             let mut given_back = 0;
             for process in processes {
-                if is_dead(&path, process).map_err(|error| refuse(unreadable(&path, &error)))? {
+                if is_unlocked(&lock_path(&path, process)) {
                     given_back += give_back(transaction, Owner::Process(&process))?;
                 }
             }
@@ -124,19 +117,16 @@ impl QueueManager {
     /// Removes the files of dead processes.
     fn remove_dead_files(&self) {
         let path = self.path();
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return;
-        };
-        let directory = if directory.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            directory
-        };
+        let name = path.file_name().unwrap_or_default();
         let prefix = format!("{}{SUFFIX}", name.to_string_lossy());
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(directory_of(path))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_lock = name.starts_with(&prefix) && is_old(&entry);
-            if is_lock && is_unlocked(&entry.path()).unwrap_or(false) {
+            if is_lock && is_unlocked(&entry.path()) {
                 // If it stays, the next pass removes it.
                 let _ = fs::remove_file(entry.path());
             }
@@ -148,12 +138,4 @@ fn is_old(entry: &fs::DirEntry) -> bool {
     let modified = entry.metadata().and_then(|metadata| metadata.modified());
     let age = modified.ok().and_then(|modified| modified.elapsed().ok());
     age.is_some_and(|age| age > OLD)
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> Error {
-    let text = format!(
-        "the lock files of `{}` cannot be read: {error}",
-        path.display()
-    );
-    Error::new(ErrorKind::Unavailable, text)
 }

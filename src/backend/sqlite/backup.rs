@@ -8,7 +8,7 @@ use std::{
 use rusqlite::ErrorCode;
 
 use super::{
-    error,
+    directory_of, error,
     open::{connect, create_file, number},
     with_suffix,
 };
@@ -67,8 +67,7 @@ fn copy(from: &Path, part: &Path) -> Result<()> {
 fn rename(part: &Path, to: &Path) -> std::io::Result<()> {
     File::open(part)?.sync_all()?;
     fs::rename(part, to)?;
-    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()
+    File::open(directory_of(to))?.sync_all()
 }
 
 /// Checks the file and returns the first problem, or `None` if it is sound. A `thorough` check also

@@ -10,7 +10,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{
-    DAMAGED, Missing, Schema,
+    DAMAGED, Missing, Schema, directory_of,
     error::{self, failed, is_busy},
     registry::FileId,
 };
@@ -113,8 +113,7 @@ fn find_or_create(path: &Path, missing: Missing) -> Result<()> {
     if missing == Missing::Refuse {
         return Err(failed(ErrorKind::NotFound, path, "does not exist"));
     }
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-    if directory.is_some_and(|directory| !directory.exists()) {
+    if !directory_of(path).exists() {
         let what = "cannot be made: its directory does not exist";
         return Err(failed(ErrorKind::NotFound, path, what));
     }
@@ -136,8 +135,7 @@ pub(super) fn create_file(path: &Path) -> Result<()> {
 /// Returns a damaged file that was set aside from this path.
 fn set_aside(path: &Path) -> Option<PathBuf> {
     let prefix = format!("{}{DAMAGED}", path.file_name()?.to_string_lossy());
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-    let entries = fs::read_dir(directory.unwrap_or_else(|| Path::new("."))).ok()?;
+    let entries = fs::read_dir(directory_of(path)).ok()?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths.find(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
