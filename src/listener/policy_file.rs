@@ -23,7 +23,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     listener::{
         agent::FleetPolicy,
-        scaling::{Load, ScalePolicy, StepPolicy, TargetLatencyPolicy},
+        scaling::{Load, ScalePolicy, StepPolicy},
     },
 };
 
@@ -34,15 +34,6 @@ use crate::{
 /// ```toml
 /// policy = "steps"
 /// steps = [[100, 10], [1000, 50]]
-/// most = 100
-/// ```
-///
-/// Or as many tasks as empty the queue within a target time, by the recent mean handling time:
-///
-/// ```toml
-/// policy = "target-latency"
-/// target = "10s"
-/// assumed = "100ms"
 /// most = 100
 /// ```
 ///
@@ -86,20 +77,16 @@ struct Loaded {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {
-    policy: Kind,
+    #[serde(rename = "policy")]
+    _policy: Kind,
     steps: Option<Vec<(u64, usize)>>,
     most: Option<NonZeroUsize>,
-    #[serde(default, deserialize_with = "span")]
-    target: Option<Duration>,
-    #[serde(default, deserialize_with = "span")]
-    assumed: Option<Duration>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
     Steps,
-    TargetLatency,
 }
 
 /// The keys of a fleet's policy.
@@ -208,35 +195,10 @@ fn read(path: &Path) -> Read<String> {
 /// Parses a scale policy.
 pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
     let keys: Keys = toml::from_str(text).map_err(|error| one_line(error, text))?;
-    if [keys.target, keys.assumed].contains(&Some(Duration::ZERO)) {
-        return Err("`target` and `assumed` must be longer than 0".to_owned());
-    }
+    let steps = keys.steps.unwrap_or_else(|| vec![(100, 10), (1_000, 50)]);
     let most = keys.most.map_or(100, NonZeroUsize::get);
-    match keys {
-        Keys {
-            policy: Kind::Steps,
-            target: None,
-            assumed: None,
-            ..
-        } => {
-            let steps = keys.steps.unwrap_or_else(|| vec![(100, 10), (1_000, 50)]);
-            let policy = StepPolicy::new(steps, most).map_err(|error| error.message().to_owned())?;
-            Ok(Arc::new(policy))
-        }
-        Keys {
-            policy: Kind::TargetLatency,
-            steps: None,
-            ..
-        } => {
-            let default = TargetLatencyPolicy::default();
-            Ok(Arc::new(TargetLatencyPolicy {
-                target: keys.target.unwrap_or(default.target),
-                assumed: keys.assumed.unwrap_or(default.assumed),
-                most,
-            }))
-        }
-        _ => Err("`steps` is a key of policy \"steps\" only, `target` and `assumed` of \"target-latency\"".to_owned()),
-    }
+    let policy = StepPolicy::new(steps, most).map_err(|error| error.message().to_owned())?;
+    Ok(Arc::new(policy))
 }
 
 fn parse_fleet(text: &str) -> Read<FleetPolicy> {

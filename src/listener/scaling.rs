@@ -16,7 +16,7 @@ mod tests;
 
 pub use self::{
     idle::{Idle, IdleBackoff},
-    policy::{Load, ScalePolicy, StepPolicy, TargetLatencyPolicy},
+    policy::{Load, ScalePolicy, StepPolicy},
     push_or_poll::ListenerMode,
 };
 pub(crate) use self::{

@@ -75,13 +75,10 @@ impl Subscriber for Warnings {
 }
 
 #[test]
-fn both_policies_are_read_as_documented() {
+fn a_policy_is_read_as_documented() {
     let steps = TempPolicy::new(STEPS).open();
     let tasks_of = [99, 999, 1_000].map(|depth| tasks(&steps, depth));
     assert_eq!(tasks_of, [10, 50, 100]);
-    let text = "policy = \"target-latency\"\ntarget = \"10s\"\nassumed = \"100ms\"\nmost = 7\n";
-    let latency = TempPolicy::new(text).open();
-    assert_eq!((tasks(&latency, 500), tasks(&latency, 1_000_000)), (5, 7));
     let defaults = TempPolicy::new("policy = \"steps\"").open();
     assert_eq!(tasks(&defaults, 999), 50);
 }
@@ -95,10 +92,6 @@ fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
             "unknown variant `step`, expected `steps`",
         ),
         ("policy = \"steps\"\nstep = 1", "unknown field `step`"),
-        (
-            "policy = \"steps\"\ntarget = \"1s\"",
-            "`target` and `assumed` of",
-        ),
         (
             "policy = \"steps\"\nsteps = [[9, 1], [8, 1]]",
             "steps: must ascend",
@@ -118,14 +111,6 @@ fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
         (
             "policy = \"steps\"\nmost = 0",
             "expected a nonzero usize in `most`",
-        ),
-        (
-            "policy = \"target-latency\"\ntarget = \"0s\"",
-            "`target` and `assumed` must be longer than 0",
-        ),
-        (
-            "policy = \"target-latency\"\nassumed = 3",
-            "expected a string in `assumed`",
         ),
         ("policy = \"steps\"\nmost =", "line 2"),
     ] {

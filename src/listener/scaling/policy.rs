@@ -38,17 +38,6 @@ pub struct StepPolicy {
     most: usize,
 }
 
-/// As many tasks as empty the queue within a target time, by the recent mean handling time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TargetLatencyPolicy {
-    /// All messages that are in the queue now should be handled within this time.
-    pub target: Duration,
-    /// The assumed handling time before the first measurement.
-    pub assumed: Duration,
-    /// The maximum number of tasks.
-    pub most: usize,
-}
-
 impl StepPolicy {
     /// Makes a policy of steps, each "below this depth, this many tasks", and the number of tasks
     /// from the last step on.
@@ -81,28 +70,6 @@ impl ScalePolicy for StepPolicy {
     fn tasks(&self, load: &Load) -> usize {
         let step = self.steps.iter().find(|(depth, _)| load.depth < *depth);
         step.map_or(self.most, |(_, tasks)| *tasks)
-    }
-}
-
-impl Default for TargetLatencyPolicy {
-    /// Ten seconds for all messages: soon enough for a batch, with few tasks for little work.
-    fn default() -> Self {
-        Self {
-            target: Duration::from_secs(10),
-            assumed: Duration::from_millis(100),
-            most: 100,
-        }
-    }
-}
-
-impl ScalePolicy for TargetLatencyPolicy {
-    fn tasks(&self, load: &Load) -> usize {
-        let each = load.handling_time.unwrap_or(self.assumed).as_nanos();
-        let work = u128::from(load.depth).saturating_mul(each);
-        let one_task = self.target.as_nanos().max(1);
-        let one_task = one_task.saturating_mul(load.concurrency.max(1) as u128);
-        let tasks = usize::try_from(work.div_ceil(one_task)).unwrap_or(usize::MAX);
-        tasks.clamp(1, self.most.max(1))
     }
 }
 
@@ -145,44 +112,5 @@ mod tests {
         }
         let flat = StepPolicy::new([], 7).expect("always seven");
         assert_eq!(flat.tasks(&load(5)), 7);
-    }
-
-    #[test]
-    fn a_target_needs_as_many_tasks_as_finish_in_time() {
-        let policy = TargetLatencyPolicy {
-            target: Duration::from_secs(10),
-            ..TargetLatencyPolicy::default()
-        };
-        let measured = |depth, millis, concurrency| Load {
-            depth,
-            concurrency,
-            handling_time: Some(Duration::from_millis(millis)),
-        };
-        for (load, tasks) in [
-            (load(0), 1),
-            (load(1_000), 10),
-            (measured(1_000, 1_000, 1), 100),
-            (measured(1_000, 1_000, 10), 10),
-            (measured(1_001, 100, 10), 2),
-            (measured(1_000_000, 1_000, 1), 100),
-            (measured(u64::MAX, u64::MAX, 0), 100),
-            (measured(1_000, 0, 1), 1),
-            (measured(1_000, 1_000, usize::MAX), 1),
-        ] {
-            assert_eq!(policy.tasks(&load), tasks, "{load:?}");
-        }
-    }
-
-    #[test]
-    fn a_target_without_an_end_needs_one_task() {
-        let policy = TargetLatencyPolicy {
-            target: Duration::MAX,
-            ..TargetLatencyPolicy::default()
-        };
-        let load = Load {
-            concurrency: usize::MAX,
-            ..load(u64::MAX)
-        };
-        assert_eq!(policy.tasks(&load), 1);
     }
 }
