@@ -22,14 +22,6 @@ pub(crate) type ServerCodec<T, U> = Codec<T, U, true>;
 #[derive(Debug)]
 pub(crate) struct Codec<T, U, const IS_SERVER: bool>(PhantomData<fn() -> (T, U)>);
 
-/// Encodes messages of one type.
-#[derive(Debug)]
-pub(crate) struct PlainEncoder<T>(PhantomData<fn(T)>);
-
-/// Decodes messages of one type.
-#[derive(Debug)]
-pub(crate) struct PlainDecoder<U, const IS_SERVER: bool>(PhantomData<fn() -> U>);
-
 /// Bytes allocated per open stream.
 const BUFFER: usize = 256;
 /// Bytes collected before they are passed to HTTP/2.
@@ -56,19 +48,19 @@ where
 {
     type Encode = T;
     type Decode = U;
-    type Encoder = PlainEncoder<T>;
-    type Decoder = PlainDecoder<U, IS_SERVER>;
+    type Encoder = Self;
+    type Decoder = Self;
 
-    fn encoder(&mut self) -> Self::Encoder {
-        PlainEncoder(PhantomData)
+    fn encoder(&mut self) -> Self {
+        Self(PhantomData)
     }
 
-    fn decoder(&mut self) -> Self::Decoder {
-        PlainDecoder(PhantomData)
+    fn decoder(&mut self) -> Self {
+        Self(PhantomData)
     }
 }
 
-impl<T: Message> Encoder for PlainEncoder<T> {
+impl<T: Message, U, const IS_SERVER: bool> Encoder for Codec<T, U, IS_SERVER> {
     type Item = T;
     type Error = Status;
 
@@ -87,7 +79,7 @@ impl<T: Message> Encoder for PlainEncoder<T> {
     }
 }
 
-impl<U: Message + Default, const IS_SERVER: bool> Decoder for PlainDecoder<U, IS_SERVER> {
+impl<T, U: Message + Default, const IS_SERVER: bool> Decoder for Codec<T, U, IS_SERVER> {
     type Item = U;
     type Error = Status;
 
