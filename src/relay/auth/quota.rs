@@ -226,14 +226,6 @@ impl Usage {
         let error = Error::new(ErrorKind::Exhausted, message);
         Err(error.with_retry_after(Duration::from_nanos(wait)))
     }
-
-    /// Gives back what was taken for notifications that were refused.
-    pub(crate) fn give_back_notifications(&self, count: usize, quota: &Quota) {
-        if quota.limits_notifications() {
-            let mut notified = lock(&self.notified);
-            notified.used = notified.used.saturating_sub(quota.billionths(count));
-        }
-    }
 }
 
 impl Drop for Share {
@@ -346,23 +338,6 @@ mod tests {
         let error = take(1, start).expect_err("nothing is left");
         assert_eq!(error.retry_after(), Some(Duration::from_secs(1024)));
         take(1024, start + Duration::from_secs(1)).expect("a second's");
-    }
-
-    #[test]
-    fn what_a_refused_request_took_is_there_for_the_next_one() {
-        let usage = Usage::new("billing");
-        let start = Tick::default();
-        let take = |count, now| usage.take_notifications(count, &rate(100), now);
-        take(1024, start).expect("the burst");
-        usage.give_back_notifications(1000, &rate(100));
-        take(600, start).expect("a part of it");
-        assert!(take(500, start).is_err(), "more than the rest");
-        take(400, start).expect("the rest");
-        assert!(take(1, start).is_err());
-        usage.give_back_notifications(1024, &rate(100));
-        let later = start + Duration::from_secs(1);
-        take(1024, later).expect("the burst");
-        assert!(take(1, later).is_err(), "no more than the burst");
     }
 
     #[test]

@@ -224,14 +224,6 @@ impl Requester {
         taken.inspect_err(|_| known.note_over_quota())
     }
 
-    /// Gives back what [`Requester::take_notifications`] took for notifications that were refused.
-    pub(crate) fn give_back_notifications(&self, count: usize) {
-        if let Some(known) = &self.0 {
-            let quota = known.caller.grants().quota();
-            known.caller.usage().give_back_notifications(count, quota);
-        }
-    }
-
     /// Returns the caller as the sender of messages to the queues of an account.
     #[cfg(feature = "courier")]
     pub(crate) fn sender(&self, account: &str) -> SenderRights {

@@ -384,10 +384,7 @@ fn notify(
         Some(_) => relay.hub().accepted_before(&notifications),
         None => relay.notify(&publisher, &notifications),
     };
-    let accepted = results.iter().filter(|result| result.is_ok()).count();
-    if accepted < results.len() {
-        requester.give_back_notifications(results.len() - accepted);
-    }
+    let accepted = results.iter().any(Result::is_ok);
     let position = counted.unwrap_or_else(|| relay.counted_position());
     let mut results = results.into_iter();
     let all = (0..events).filter_map(|index| match refusals.remove(&index) {
@@ -398,7 +395,7 @@ fn notify(
         results: results_to_wire(all),
         ..proto::NotifyResponse::default()
     };
-    Ok((response, (accepted > 0).then_some(position)))
+    Ok((response, accepted.then_some(position)))
 }
 
 /// Moves the notifications of queues that the caller may not notify to the refused events.
