@@ -59,11 +59,7 @@ pub(crate) enum Output {
     /// C5, C9, C14: flags were written through another relay, or may have been: refresh them.
     ReadFlags,
     /// Log it: a setting of another relay does not fit this one's. Both continue.
-    Notice {
-        notice: PeerNotice,
-        life: LifeId,
-        relay_id: Arc<str>,
-    },
+    Warn(String),
     /// The relay must end.
     End(LinkFailure),
     /// C15: the relay has left, and may end. No further output follows. Where its causes were not
@@ -92,15 +88,6 @@ pub(crate) enum Action {
     Confirmed(u64),
     /// The state `degraded` has changed: tell all streams.
     Degraded(bool),
-}
-
-/// A setting of another relay that does not fit this one's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PeerNotice {
-    /// Two lives of one id run at the same time.
-    SameRelayId,
-    /// The stores have different names.
-    OtherStore,
 }
 
 /// The queues whose subscribers are woken.

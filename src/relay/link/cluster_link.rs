@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, LinkFailure, Output, PeerNotice, READY_AFTER,
-    REPLACE_AFTER, REPLACE_AGAIN, Resync, UNSENT_AGAIN,
+    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, LinkFailure, Output, READY_AFTER, REPLACE_AFTER,
+    REPLACE_AGAIN, Resync, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
     heartbeat_sender::{HeartbeatSender, Return, fingerprint},
     isolation::{Change, Isolation},
@@ -481,20 +481,22 @@ impl ClusterLink {
     fn compare_settings(&mut self, life: LifeId, heartbeat: &RelayHeartbeat) {
         let relay_id = &heartbeat.status.relay_id;
         let stores = [heartbeat.store, self.store];
-        let same_id = *relay_id == self.config.relay_id;
-        let other_store = stores[0] != stores[1] && !stores.contains(&0);
-        for (is_so, notice) in [
-            (same_id, PeerNotice::SameRelayId),
-            (other_store, PeerNotice::OtherStore),
-        ] {
-            let relay_id = Arc::clone(relay_id);
-            let notice = is_so.then_some(Output::Notice {
-                notice,
-                life,
-                relay_id,
-            });
-            self.actions.extend(notice.map(Action::Output));
-        }
+        let mut warn = |is_so: bool, text: &str| {
+            if is_so {
+                let text =
+                    format!("another relay of the cluster, {relay_id} in its life {life}, {text}");
+                self.actions.push_back(Action::Output(Output::Warn(text)));
+            }
+        };
+        warn(
+            *relay_id == self.config.relay_id,
+            "has the id of this one: give each its own relay_id, or requests for one of them reach \
+             the other",
+        );
+        warn(
+            stores[0] != stores[1] && !stores.contains(&0),
+            "uses another store: a flag that is set through one is not known to the other",
+        );
     }
 
     /// Returns the peer of this life; a new one may displace another.

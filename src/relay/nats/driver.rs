@@ -13,7 +13,7 @@ use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
-        link::{LinkFailure, Output, PeerNotice},
+        link::{LinkFailure, Output},
         runtime::{ClusterRunner, PeerService, Relay},
     },
     wire::peer_request_from_wire,
@@ -36,7 +36,6 @@ struct Driver {
     flags: Flags,
     clock: Clock,
     bad_messages: LimitedCounts<1>,
-    notices: LimitedCounts<2>,
     /// Messages that the client has dropped, when they were last counted.
     dropped: u64,
     leaving: CancellationToken,
@@ -68,7 +67,6 @@ impl ClusterDriver {
             flags,
             clock: Clock::new(),
             bad_messages: LimitedCounts::new(LOG_EVERY),
-            notices: LimitedCounts::new(LOG_EVERY),
             dropped: 0,
             leaving: leaving.clone(),
             has_left: false,
@@ -185,15 +183,7 @@ impl Driver {
                 }
                 Output::Replace => self.publisher.replace(),
                 Output::ReadFlags => self.flags.refresh_soon(),
-                Output::Notice {
-                    notice,
-                    life,
-                    relay_id,
-                } => {
-                    if let Some(suppressed) = self.notices.note(notice as usize, self.clock.now()) {
-                        tracing::warn!(%relay_id, %life, suppressed, "{}", explain(notice));
-                    }
-                }
+                Output::Warn(text) => tracing::warn!("{text}"),
                 Output::Left { told } => {
                     if !told {
                         tracing::warn!(
@@ -224,19 +214,6 @@ impl Driver {
     fn note_bad_message(&self, error: &Error) {
         if let Some(suppressed) = self.bad_messages.note(0, self.clock.now()) {
             tracing::warn!(%error, suppressed, "a message of the cluster is dropped");
-        }
-    }
-}
-
-fn explain(notice: PeerNotice) -> &'static str {
-    match notice {
-        PeerNotice::SameRelayId => {
-            "another relay of the cluster has the id of this one: give each its own relay_id, or \
-             requests for one of them reach the other"
-        }
-        PeerNotice::OtherStore => {
-            "another relay of the cluster uses another store: a flag that is set through one is not \
-             known to the other"
         }
     }
 }

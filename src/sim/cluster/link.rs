@@ -174,7 +174,7 @@ impl World {
                 }
                 Output::Left { told } => self.leaves(relay, told),
                 Output::ReadFlags => self.read_flags(relay),
-                Output::Notice { .. } | Output::Replace => {}
+                Output::Warn(_) | Output::Replace => {}
             }
         }
         self.answer_publishers(relay);
