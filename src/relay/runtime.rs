@@ -29,7 +29,7 @@ use self::drain::DrainState;
 pub(crate) use self::facts::RelaySurvey;
 use self::facts::SurveyCache;
 use self::figures::History;
-pub(crate) use self::figures::{RelayFigures, Sample};
+pub(crate) use self::figures::RelayFigures;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
@@ -147,19 +147,11 @@ struct RelayInner {
     survey: SurveyCache,
     counters: RelayMetrics,
     history: Mutex<History>,
-    tariff: Tariff,
+    config: RelayConfig,
     #[cfg(feature = "keda")]
     scaled: Arc<ScaledQueues>,
     /// `None` where the relay is alone.
     cluster: Option<ClusterHandle>,
-}
-
-/// What polling would cost.
-#[derive(Debug, Clone)]
-pub(crate) struct Tariff {
-    pub(crate) assumed_poll: Duration,
-    pub(crate) price_per_million: f64,
-    pub(crate) currency: String,
 }
 
 /// Totals of sent messages and refused requests.
@@ -169,7 +161,8 @@ pub(crate) struct RelayMetrics {
     pub(crate) entries: AtomicU64,
     pub(crate) notifications: AtomicU64,
     pub(crate) heartbeats: AtomicU64,
-    pub(crate) refusals: Refusals,
+    /// By [`Refused`].
+    pub(crate) refusals: LimitedCounts<3>,
     /// From acceptance to sending: for each time that a stream takes its marks, the duration of the
     /// oldest notification.
     pub(crate) wake_latency: Histogram,
@@ -185,35 +178,8 @@ pub(crate) enum Refused {
     Report,
 }
 
-/// The counts since the start.
-#[derive(Debug)]
-pub(crate) struct Refusals(LimitedCounts<3>);
-
 /// One line a second of each kind is logged.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
-
-impl Default for Refusals {
-    fn default() -> Self {
-        Self(LimitedCounts::new(REFUSALS_EVERY))
-    }
-}
-
-impl Refusals {
-    /// Counts an error of this kind, and no other.
-    #[cold]
-    fn note(&self, request: Refused, error: &Error, now: Tick) {
-        if error.kind() != ErrorKind::Exhausted {
-            return;
-        }
-        if let Some(suppressed) = self.0.note(request as usize, now) {
-            tracing::warn!(%error, suppressed, "{}", request.text());
-        }
-    }
-
-    pub(crate) fn count(&self, request: Refused) -> u64 {
-        self.0.count(request as usize)
-    }
-}
 
 impl Refused {
     fn text(self) -> &'static str {
@@ -232,7 +198,7 @@ impl Default for RelayMetrics {
             entries: AtomicU64::default(),
             notifications: AtomicU64::default(),
             heartbeats: AtomicU64::default(),
-            refusals: Refusals::default(),
+            refusals: LimitedCounts::new(REFUSALS_EVERY),
             // A relay takes tens of microseconds; a stream that is not read may wait for minutes.
             wake_latency: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
             // It has a network in it, and a handler that waits for a place.
@@ -319,7 +285,7 @@ impl Relay {
             ..HubConfig::default()
         }));
         let stream_config = StreamConfig {
-            relay_id: config.relay_id.into(),
+            relay_id: config.relay_id.as_str().into(),
             epoch: epoch.to_string().into(),
             version: env!("CARGO_PKG_VERSION").into(),
             max_age: config.stream_max_age,
@@ -345,14 +311,10 @@ impl Relay {
             history: Mutex::default(),
             #[cfg(feature = "keda")]
             scaled: Arc::default(),
-            tariff: Tariff {
-                assumed_poll: config.assumed_poll,
-                price_per_million: config.price_per_million,
-                currency: config.currency,
-            },
+            config,
         });
         let scope = Scope::new();
-        tasks::spawn(&scope, &shared, config.forget_after);
+        tasks::spawn(&scope, &shared);
         Ok(Self {
             shared,
             scope: Arc::new(scope),
@@ -492,8 +454,14 @@ impl Relay {
         taken.inspect_err(|error| self.refused(Refused::Report, error, now))
     }
 
+    /// Counts a refusal at a limit, and no other error.
+    #[cold]
     fn refused(&self, request: Refused, error: &Error, now: Tick) {
-        self.shared.counters.refusals.note(request, error, now);
+        if error.kind() == ErrorKind::Exhausted
+            && let Some(suppressed) = self.shared.counters.refusals.note(request as usize, now)
+        {
+            tracing::warn!(%error, suppressed, "{}", request.text());
+        }
     }
 
     /// Reads a subscription id: one of another relay is `Unavailable`, never `NotFound`.

@@ -132,11 +132,11 @@ impl RelayStatus {
             queues_forgotten = stats.forgotten, "Queues forgotten";
             queues_without_room = stats.unnamed,
                 "Causes of other relays that were told under a pattern's name: their queues found no room";
-            notify_refused = sent.refusals.count(Refused::Notify),
+            notify_refused = sent.refusals.count(Refused::Notify as usize),
                 "Events of publishers refused at a limit";
-            subscribe_refused = sent.refusals.count(Refused::Subscribe),
+            subscribe_refused = sent.refusals.count(Refused::Subscribe as usize),
                 "Subscriptions refused at a limit";
-            report_refused = sent.refusals.count(Refused::Report),
+            report_refused = sent.refusals.count(Refused::Report as usize),
                 "Reports of listeners refused at a limit";
             log_lines_dropped = self.log_lines_dropped.map_or(0, |count| count()),
                 "Log lines dropped because their reader stalled";

@@ -150,14 +150,8 @@ impl Relay {
     /// # Errors
     /// `Unavailable` where they are not, within a second.
     pub(crate) async fn confirm(&self) -> Result<()> {
-        match self.confirmations() {
-            Some(confirmations) => {
-                let position = self.counted_position();
-                let confirmed = confirmations.wait(position, CONFIRMED_WITHIN).await?;
-                confirmed.then_some(()).ok_or_else(Confirmations::isolated)
-            }
-            None => Ok(()),
-        }
+        let confirmed = self.settled(CONFIRMED_WITHIN).await?;
+        confirmed.then_some(()).ok_or_else(Confirmations::isolated)
     }
 
     /// Waits until the causes that this relay has counted so far are confirmed, or the relay is cut off:
@@ -166,15 +160,14 @@ impl Relay {
     /// # Errors
     /// `Unavailable` where neither happens soon.
     pub(crate) async fn confirm_report(&self) -> Result<()> {
+        self.settled(REPORTED_WITHIN).await.map(drop)
+    }
+
+    /// Returns whether these causes are confirmed; not where the relay is cut off.
+    async fn settled(&self, within: Duration) -> Result<bool> {
         match self.confirmations() {
-            Some(confirmations) => {
-                let position = self.counted_position();
-                confirmations
-                    .wait(position, REPORTED_WITHIN)
-                    .await
-                    .map(drop)
-            }
-            None => Ok(()),
+            Some(confirmations) => confirmations.wait(self.counted_position(), within).await,
+            None => Ok(true),
         }
     }
 

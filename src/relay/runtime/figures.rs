@@ -1,7 +1,7 @@
 //! A relay's own figures: counts since its start and present numbers, and those of the last ten minutes by
 //! seconds and of the last day by minutes.
 //!
-//! The history is two rings of 600 and 1,440 samples for the whole relay, 36 bytes each: 72 KiB. No queue
+//! The history is two rings of 600 and 1,440 samples for the whole relay, 72 bytes each: 144 KiB. No queue
 //! has one. A plain structure: its owner locks it, and pushes the figures once a second.
 
 use std::{
@@ -10,10 +10,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Refused, Relay, RelayInner, Tariff};
+use super::{Refused, Relay, RelayConfig, RelayInner};
 use crate::{
     base::{clock::Tick, histogram::HistogramSnapshot, sync::lock},
     relay::hub::HubStats,
+    wire::proto::Sample,
 };
 
 /// The figures of one relay, all read from counters.
@@ -55,20 +56,6 @@ struct Counted {
     latency: Vec<u64>,
 }
 
-/// The figures of one interval. Saturating: no relay reaches 2^32 of anything in a minute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sample {
-    pub(crate) notifications: u32,
-    pub(crate) wake_entries: u32,
-    pub(crate) polls_avoided: u32,
-    pub(crate) asleep: u32,
-    pub(crate) awake: u32,
-    pub(crate) polling: u32,
-    pub(crate) tasks: u32,
-    pub(crate) wake_p50_us: u32,
-    pub(crate) wake_p99_us: u32,
-}
-
 /// Samples by seconds, and by minutes.
 const SECONDS: usize = 600;
 const MINUTES: usize = 1_440;
@@ -94,7 +81,10 @@ impl RelayInner {
             wakes: counters.wakes.load(Relaxed),
             wake_entries: counters.entries.load(Relaxed),
             heartbeats: counters.heartbeats.load(Relaxed),
-            refused: refused.iter().map(|of| counters.refusals.count(*of)).sum(),
+            refused: refused
+                .iter()
+                .map(|of| counters.refusals.count(*of as usize))
+                .sum(),
             wake_latency: counters.wake_latency.snapshot(),
             handler_latency: counters.handler_latency.snapshot(),
             polls_avoided: self.hub.polls_avoided(now),
@@ -107,8 +97,8 @@ impl Relay {
         self.shared.figures()
     }
 
-    pub(crate) fn tariff(&self) -> &Tariff {
-        &self.shared.tariff
+    pub(crate) fn config(&self) -> &RelayConfig {
+        &self.shared.config
     }
 
     /// Returns the samples of the last day by minutes, or of the last ten minutes by seconds, oldest
@@ -145,17 +135,16 @@ impl Ring {
         };
         let before = std::mem::replace(&mut self.before, counted);
         let counted = &self.before;
-        let since = |now: u64, then: u64| small(now.saturating_sub(then));
         let load = &figures.hub.load;
-        let quantile = |of| small(quantile_us(&figures.wake_latency, &before.latency, of));
+        let quantile = |of| quantile_us(&figures.wake_latency, &before.latency, of);
         let sample = Sample {
-            notifications: since(counted.notifications, before.notifications),
-            wake_entries: since(counted.wake_entries, before.wake_entries),
-            polls_avoided: since(counted.polls_avoided, before.polls_avoided),
-            asleep: small(figures.asleep()),
-            awake: small(load.awake),
-            polling: small(load.polling),
-            tasks: small(load.tasks),
+            notifications: counted.notifications.saturating_sub(before.notifications),
+            wake_entries: counted.wake_entries.saturating_sub(before.wake_entries),
+            polls_avoided: counted.polls_avoided.saturating_sub(before.polls_avoided),
+            asleep: figures.asleep(),
+            awake: load.awake,
+            polling: load.polling,
+            active_dequeue_tasks: load.tasks,
             wake_p50_us: quantile(50),
             wake_p99_us: quantile(99),
         };
@@ -187,10 +176,6 @@ fn quantile_us(latency: &HistogramSnapshot, before: &[u64], percent: u64) -> u64
     bound.map_or(0, |bound| {
         u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)
     })
-}
-
-fn small(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -244,7 +229,7 @@ mod tests {
         let counted: Vec<_> = samples.iter().map(counted).collect();
         assert_eq!(counted, [(10, 20), (15, 30), (0, 0)]);
         assert_eq!(samples[1].polls_avoided, 45);
-        let levels = |one: &Sample| (one.asleep, one.awake, one.polling, one.tasks);
+        let levels = |one: &Sample| (one.asleep, one.awake, one.polling, one.active_dequeue_tasks);
         assert_eq!(levels(&samples[2]), (3, 1, 1, 7));
         let latency = |one: &Sample| (one.wake_p50_us, one.wake_p99_us);
         let latency: Vec<_> = samples.iter().map(latency).collect();
@@ -265,6 +250,6 @@ mod tests {
         assert!(minutes.iter().all(|sample| sample.notifications == 60));
         let newest = SystemTime::UNIX_EPOCH + Duration::from_secs(90_000);
         assert_eq!(newest_at, Some(newest));
-        assert!(size_of::<Sample>() * (600 + 1_440) <= 72 * 1024);
+        assert!(size_of::<Sample>() * (600 + 1_440) <= 144 * 1024);
     }
 }

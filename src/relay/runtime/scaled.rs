@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct ScaledQueues(RwLock<HashMap<QueueAddress, Arc<ScaledQueue>>>);
 
 /// A queue that a scaler asks about.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ScaledQueue {
     causes: watch::Sender<Causes>,
     /// The causes when it was last certainly empty, and that time.
@@ -53,13 +53,6 @@ pub(crate) struct MissedCauses {
 const MOST: usize = 100_000;
 
 impl ScaledQueue {
-    fn new() -> Self {
-        Self {
-            causes: watch::Sender::default(),
-            empty: Mutex::default(),
-        }
-    }
-
     /// Returns a receiver of its causes, which has seen those so far.
     pub(crate) fn watch(&self) -> watch::Receiver<Causes> {
         self.causes.subscribe()
@@ -119,10 +112,7 @@ impl Relay {
             let message = format!("queues of scalers: the limit is {MOST} of this relay");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        let known = queues.entry(queue.clone());
-        Ok(Arc::clone(
-            known.or_insert_with(|| Arc::new(ScaledQueue::new())),
-        ))
+        Ok(Arc::clone(queues.entry(queue.clone()).or_default()))
     }
 
     /// Returns when this relay may have missed causes.

@@ -25,12 +25,12 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Duration) {
+pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
     let timers = Arc::clone(shared);
     scope.spawn_restarting("timers", move || fire_timers(Arc::clone(&timers)));
     let fan = Arc::clone(shared);
     scope.spawn_restarting("fan-out", move || fan_out(Arc::clone(&fan)));
-    let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
+    let every = (shared.config.forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
     let no_listeners = Arc::clone(shared);
     scope.spawn_restarting("queues without listeners", move || {
         log_queues_without_listeners(Arc::clone(&no_listeners))

@@ -126,7 +126,7 @@ impl StatsSource {
             flag_watchers: self.flags.watchers(),
             ..levels(&figures)
         };
-        let tariff = relay.tariff();
+        let config = relay.config();
         proto::RelayStats {
             relay_id: relay.relay_id().to_owned(),
             epoch: relay.epoch().to_owned(),
@@ -138,9 +138,9 @@ impl StatsSource {
             levels: Some(levels),
             savings: Some(proto::Savings {
                 polls_avoided: figures.polls_avoided,
-                assumed_poll: Some(span_to_wire(tariff.assumed_poll)),
-                price_per_million: tariff.price_per_million,
-                currency: tariff.currency.clone(),
+                assumed_poll: Some(span_to_wire(config.assumed_poll)),
+                price_per_million: config.price_per_million,
+                currency: config.currency.clone(),
             }),
             findings,
         }
@@ -149,22 +149,11 @@ impl StatsSource {
     /// Returns the history of this relay.
     pub(super) fn history(&self, request: proto::GetHistoryRequest) -> proto::GetHistoryResponse {
         let (interval, samples, newest_at) = self.relay.history(request.day);
-        let sample = |one: crate::relay::runtime::Sample| proto::Sample {
-            notifications: one.notifications.into(),
-            wake_entries: one.wake_entries.into(),
-            polls_avoided: one.polls_avoided.into(),
-            asleep: one.asleep.into(),
-            awake: one.awake.into(),
-            polling: one.polling.into(),
-            active_dequeue_tasks: one.tasks.into(),
-            wake_p50_us: one.wake_p50_us.into(),
-            wake_p99_us: one.wake_p99_us.into(),
-        };
         proto::GetHistoryResponse {
             relay_id: self.relay.relay_id().to_owned(),
             newest_at: newest_at.map(Into::into),
             interval: Some(span_to_wire(interval)),
-            samples: samples.into_iter().map(sample).collect(),
+            samples,
         }
     }
 
