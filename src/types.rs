@@ -15,7 +15,6 @@ mod limits;
 mod name;
 mod notification;
 mod report;
-mod resume;
 mod session;
 mod size;
 #[cfg(feature = "relay")]
@@ -35,9 +34,9 @@ pub(crate) use notification::check_delay;
 pub use notification::{Accepted, LastEvent, Notification};
 pub(crate) use notification::{Counted, NotifyAnswer, is_in_calendar};
 pub use report::{Report, ReportState};
-pub use resume::ResumeNumber;
 pub use session::{
-    ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
+    ConnectionState, Goodbye, GoodbyeReason, LinkState, ResumeNumber, SubscribeEvent,
+    SubscribeOptions, Welcome,
 };
 #[cfg(feature = "relay")]
 pub(crate) use stream_lifecycle::{Drain, StreamAction, StreamLifecycle};

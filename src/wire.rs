@@ -8,8 +8,6 @@ mod cluster;
 mod codec;
 mod flags;
 mod notify;
-#[cfg(feature = "relay")]
-mod peer_calls;
 mod relay;
 mod status;
 mod time;
@@ -55,7 +53,8 @@ pub(crate) const NOT_READY: &str = "reveille-not-ready";
 
 #[cfg(feature = "relay")]
 pub(crate) use cluster::{
-    cluster_message_from_wire, cluster_message_to_wire, frame_entry_len, link,
+    cluster_message_from_wire, cluster_message_to_wire, frame_entry_len, link, peer_failure,
+    peer_reply_from_wire, peer_request_from_wire, peer_status, timer_to_wire, timers_from_wire,
 };
 pub(crate) use codec::ClientCodec;
 #[cfg(feature = "relay")]
@@ -63,11 +62,6 @@ pub(crate) use codec::ServerCodec;
 pub(crate) use flags::flag_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire};
 pub(crate) use notify::{NotifyRequest, Refusals};
-#[cfg(feature = "relay")]
-pub(crate) use peer_calls::{
-    peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status, timer_to_wire,
-    timers_from_wire,
-};
 pub(crate) use relay::{answer_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 pub(crate) use relay::{
     goodbye_to_wire, reason_from_wire, reason_to_wire, report_from_wire, results_to_wire,

@@ -17,7 +17,6 @@ mod public_key;
 mod quota;
 mod tickets;
 mod token;
-mod token_file;
 
 #[cfg(test)]
 mod tests;
@@ -30,8 +29,7 @@ pub use self::{
     policy::{Grants, Policy, Verdict},
     principal::Principal,
     quota::Quota,
-    token::{IssuedToken, NewToken},
-    token_file::{TokenFile, TokenRecord},
+    token::{IssuedToken, NewToken, TokenFile, TokenRecord},
 };
 pub(crate) use self::{
     attempts::Attempts,

@@ -17,7 +17,6 @@
 //! The client's library runs two tasks for a connection. They end when the connection is closed
 //! while a server is reached; otherwise they wait without any work.
 
-mod acknowledgements;
 mod calls;
 mod config;
 mod connection;

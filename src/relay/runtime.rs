@@ -5,7 +5,6 @@
 
 mod cluster;
 mod drain;
-mod facts;
 mod figures;
 mod local;
 mod message_stream;
@@ -26,10 +25,8 @@ pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
-pub(crate) use self::facts::RelaySurvey;
-use self::facts::SurveyCache;
-use self::figures::History;
-pub(crate) use self::figures::RelayFigures;
+use self::figures::{History, SurveyCache};
+pub(crate) use self::figures::{RelayFigures, RelaySurvey};
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};

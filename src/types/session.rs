@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    GroupName, Limits, ListenerId, ResumeNumber, Selector, WorkDetected, notification::check_delay,
-};
+use bytes::Bytes;
+
+use super::{GroupName, Limits, ListenerId, Selector, WorkDetected, notification::check_delay};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A subscriber's request.
@@ -130,6 +130,18 @@ impl LinkState {
     /// Returns whether every notification becomes a wake-up at present.
     pub fn is_pushed(&self) -> bool {
         self.connection == ConnectionState::Connected && !self.degraded
+    }
+}
+
+/// A subscriber has all wake-ups up to here. Opaque: the subscriber keeps the newest one, and the
+/// relay that issued it reads it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct ResumeNumber(pub Bytes);
+
+impl ResumeNumber {
+    /// Returns whether there is no number.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

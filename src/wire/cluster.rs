@@ -1,22 +1,27 @@
 //! Converts and checks the messages between relays (`link.proto`).
 //!
 //! A message of another relay is checked like a client's. The error names field and rule; the
-//! caller drops the message and counts it as lost.
+//! caller drops the message and counts it as lost. The contents of a request are checked by the code that
+//! answers it, like a client's.
 
 #[cfg(test)]
 mod tests;
 
 use bytes::Bytes;
 use prost::Message;
+use tonic::{Code, Status};
 
-use super::time::{checked_time, time_to_wire};
+use self::link::{
+    Failure, PeerReply, PeerRequest, Timer, TimersRequest, peer_reply::Answer, peer_request::Call,
+};
+use super::time::{checked_span, checked_time, span_to_wire, time_to_wire};
 use crate::{
     error::{Error, Result},
     types::{
         GroupName, LastEvent, Limits, QueueAddress, check_kept_text,
         cluster::{
-            ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, LifeId, RecentQueue,
-            RelayHeartbeat, RelayStatus,
+            ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, HandedTimer, LifeId,
+            RecentQueue, RelayHeartbeat, RelayStatus,
         },
     },
 };
@@ -60,7 +65,7 @@ pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> 
 }
 
 /// Decodes a message of another relay.
-pub(super) fn decoded<M: Message + Default>(field: &str, bytes: &[u8]) -> Result<M> {
+fn decoded<M: Message + Default>(field: &str, bytes: &[u8]) -> Result<M> {
     let limit = ClusterLimits::MESSAGE_BYTES;
     at_most(field, "bytes", bytes.len(), limit)?;
     M::decode(bytes).map_err(|error| Error::invalid(field, "is malformed").with_source(error))
@@ -109,7 +114,7 @@ fn read_frame(frame: link::Frame) -> Result<Frame> {
     })
 }
 
-pub(super) fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
+fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
     if entry.causes > ClusterLimits::CAUSES {
         return Err(Error::invalid("causes", "must be at most 2^32"));
     }
@@ -184,7 +189,7 @@ fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
     })
 }
 
-pub(super) fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
+fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
     link::FrameEntry {
         storage_account: entry.queue.storage_account().to_owned(),
         queue_name: entry.queue.queue_name().to_owned(),
@@ -236,4 +241,65 @@ fn at_most(field: &str, unit: &str, count: usize, limit: usize) -> Result<()> {
         return Err(Error::invalid(field, rule));
     }
     Ok(())
+}
+
+/// Reads a request; `None` for a kind that a later version added.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn peer_request_from_wire(bytes: &[u8]) -> Result<Option<Call>> {
+    Ok(decoded::<PeerRequest>("request", bytes)?.call)
+}
+
+/// Reads a reply; `None` for a kind that this version does not know.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn peer_reply_from_wire(bytes: &[u8]) -> Result<Option<Answer>> {
+    Ok(decoded::<PeerReply>("reply", bytes)?.answer)
+}
+
+/// Reads the timers of a relay that leaves.
+///
+/// # Errors
+/// `Invalid`, with field and rule.
+pub(crate) fn timers_from_wire(request: TimersRequest) -> Result<Vec<HandedTimer>> {
+    let read = |timer: Timer| {
+        let due_in = checked_span("due_in", timer.due_in)?.unwrap_or_default();
+        if due_in > Limits::DELAY {
+            return Err(Error::invalid("due_in", "must be at most 14 days"));
+        }
+        let increment = timer.increment.unwrap_or_default();
+        Ok(HandedTimer {
+            due_in,
+            increment: read_entry(increment)?,
+        })
+    };
+    request.timers.into_iter().map(read).collect()
+}
+
+/// Converts a timer of a relay that leaves.
+pub(crate) fn timer_to_wire(timer: &HandedTimer) -> Timer {
+    Timer {
+        due_in: Some(span_to_wire(timer.due_in)),
+        increment: Some(write_entry(&timer.increment)),
+    }
+}
+
+/// Converts the status of a refused or failed request.
+pub(crate) fn peer_failure(status: &Status) -> Failure {
+    Failure {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        details: Bytes::copy_from_slice(status.details()),
+    }
+}
+
+/// Converts the failure of a request at another relay.
+pub(crate) fn peer_status(failure: Failure) -> Status {
+    Status::with_details(
+        Code::from_i32(failure.code),
+        failure.message,
+        failure.details,
+    )
 }

@@ -23,8 +23,7 @@ use super::{
     principal::{Principal, check_principal},
     public_key::{IssuerKey, PublicKey, parse_jwks},
     quota::LimitForm,
-    token::{Digest, digest},
-    token_file::{TokenFile, TokenRecord, TokenTable},
+    token::{Digest, TokenFile, TokenRecord, TokenTable, digest},
 };
 use crate::{
     base,

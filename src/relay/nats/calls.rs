@@ -1,17 +1,27 @@
-//! C13: the requests of other relays to this one.
+//! C13: the requests of other relays to this one. C14: the acknowledgements that other relays have, by
+//! requests to their lives.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_nats::Subject;
+use async_trait::async_trait;
 use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval},
+};
 
 use super::connection::NatsPublisher;
 use crate::{
     base::task::Scope,
-    relay::runtime::PeerService,
-    wire::link::{PeerReply, peer_reply::Answer, peer_request::Call},
+    coordination::flag::{AskAcks, Flags},
+    relay::runtime::{PeerService, Relay, SilentRelays},
+    types::cluster::LifeId,
+    wire::link::{
+        AcknowledgementsRequest, AcknowledgementsResponse, PeerReply, peer_reply::Answer,
+        peer_request::Call,
+    },
 };
 
 /// The requests that are being answered, each in a task.
@@ -53,4 +63,53 @@ impl PeerCalls {
 
 fn encoded(answer: Option<Answer>) -> Bytes {
     PeerReply { answer }.encode_to_vec().into()
+}
+
+/// A relay asks twice a second.
+const EVERY: Duration = Duration::from_millis(500);
+/// Of a request for acknowledgements.
+const WITHIN: Duration = Duration::from_secs(1);
+/// Keys of one reply: 56 KiB.
+const PAGE: u32 = 7_000;
+
+/// Adds the acknowledgements and the watchers of the other relays to the flags whose
+/// acknowledgements are counted here.
+pub(super) async fn add_acknowledgements(relay: Relay, flags: Flags) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        flags.add_remote_acks(&relay, PAGE).await;
+    }
+}
+
+#[async_trait]
+impl AskAcks for Relay {
+    async fn ask_all(
+        &self,
+        query: AcknowledgementsRequest,
+    ) -> Vec<(LifeId, AcknowledgementsResponse)> {
+        let mut silent = SilentRelays::default();
+        let call = Call::Acknowledgements(query);
+        let answers = Self::ask_all(self, call, WITHIN, &mut silent).await;
+        answers
+            .into_iter()
+            .filter_map(|(peer, answer)| Some((peer.life, known(answer)?)))
+            .collect()
+    }
+
+    async fn ask(
+        &self,
+        life: LifeId,
+        query: AcknowledgementsRequest,
+    ) -> Option<AcknowledgementsResponse> {
+        known(Self::ask(self, life, Call::Acknowledgements(query), WITHIN).await?)
+    }
+}
+
+fn known(answer: Answer) -> Option<AcknowledgementsResponse> {
+    match answer {
+        Answer::Acknowledgements(known) => Some(known),
+        _ => None,
+    }
 }

@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NatsConnection, NatsMessage, acknowledgements::add_acknowledgements, calls::PeerCalls,
-    connection::NatsPublisher, events::Kind,
+    NatsConnection, NatsMessage,
+    calls::{PeerCalls, add_acknowledgements},
+    connection::NatsPublisher,
+    events::Kind,
 };
 use crate::{
     base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},

@@ -1,19 +1,21 @@
 //! A relay's own figures: counts since its start and present numbers, and those of the last ten minutes by
 //! seconds and of the last day by minutes.
 //!
+//! With a survey of the listeners, for what operators are told about them.
+//!
 //! The history is two rings of 600 and 1,440 samples for the whole relay, 72 bytes each: 144 KiB. No queue
 //! has one. A plain structure: its owner locks it, and pushes the figures once a second.
 
 use std::{
     collections::VecDeque,
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
 
-use super::{Refused, Relay, RelayConfig, RelayInner};
+use super::{Refused, Relay, RelayConfig, RelayInner, SilentRelays};
 use crate::{
     base::{clock::Tick, histogram::HistogramSnapshot, sync::lock},
-    relay::hub::HubStats,
+    relay::hub::{HubStats, ListenerSurvey, UnservedQueue},
     wire::proto::Sample,
 };
 
@@ -56,11 +58,28 @@ struct Counted {
     latency: Vec<u64>,
 }
 
+/// What the relay's listeners need, and the queues without one.
+#[derive(Debug, Default)]
+pub(crate) struct RelaySurvey {
+    pub(crate) listeners: ListenerSurvey,
+    /// The newest first.
+    pub(crate) unserved: Vec<UnservedQueue>,
+}
+
+/// The newest survey.
+#[derive(Debug, Default)]
+pub(super) struct SurveyCache(Mutex<Option<(Tick, Arc<RelaySurvey>)>>);
+
 /// Samples by seconds, and by minutes.
 const SECONDS: usize = 600;
 const MINUTES: usize = 1_440;
 /// Seconds of a minute's sample.
 const MINUTE: u64 = 60;
+
+/// A survey locks each subscription and asks the other relays, so it is repeated no more often.
+const SURVEY_EVERY: Duration = Duration::from_secs(5);
+/// Queues about which the other relays are asked.
+const UNSERVED: usize = 8;
 
 impl RelayFigures {
     /// Returns the streams that are neither awake nor polling.
@@ -99,6 +118,38 @@ impl Relay {
 
     pub(crate) fn config(&self) -> &RelayConfig {
         &self.shared.config
+    }
+
+    /// Surveys the relay; the result is at most five seconds old.
+    pub(crate) async fn survey(&self) -> Arc<RelaySurvey> {
+        let now = self.shared.clock.now();
+        let cached = lock(&self.shared.survey.0).clone();
+        if let Some((at, survey)) = cached
+            && now.since(at) < SURVEY_EVERY
+        {
+            return survey;
+        }
+        let (mut survey, mut after) = (RelaySurvey::default(), None);
+        loop {
+            after = self.shared.hub.survey(after, &mut survey.listeners, now);
+            if after.is_none() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let mut silent = SilentRelays::default();
+        let unserved = self.shared.hub.unserved_queues(now);
+        for one in unserved.into_iter().take(UNSERVED) {
+            let is_served = self
+                .shared
+                .may_have_listener_elsewhere(&one.queue, &mut silent);
+            if !is_served.await {
+                survey.unserved.push(one);
+            }
+        }
+        let survey = Arc::new(survey);
+        *lock(&self.shared.survey.0) = Some((now, Arc::clone(&survey)));
+        survey
     }
 
     /// Returns the samples of the last day by minutes, or of the last ten minutes by seconds, oldest

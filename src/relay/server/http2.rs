@@ -5,12 +5,10 @@
 
 pub(super) mod accept;
 pub(super) mod activity;
-pub(super) mod addresses;
 pub(super) mod all_connections;
 pub(super) mod body;
 pub(super) mod connection;
 pub(super) mod incidents;
 pub(super) mod limits;
-pub(super) mod memory;
 pub(super) mod service;
 pub(super) mod tls;

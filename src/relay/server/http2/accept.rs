@@ -13,8 +13,7 @@ use tracing::Instrument as _;
 
 use super::{
     activity::Activity,
-    addresses::Addresses,
-    all_connections::Connections,
+    all_connections::{Addresses, Connections},
     connection::{self, Transport, read_preface},
     incidents::Incident,
     limits::ServerLimits,
