@@ -4,7 +4,7 @@
 //! A drain begins once. A later request may bring its end forward, and never puts it off.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::Relay;
 use crate::{
-    base::clock::{Tick, nanos},
+    base::clock::Tick,
     error::{Error, ErrorKind, Result},
     types::Drain,
 };
@@ -23,10 +23,8 @@ pub(super) struct DrainState {
     /// The span without a stated one.
     default_span: Duration,
     drain: watch::Sender<Option<Drain>>,
-    /// Copies in nanoseconds, which each stream reads at each poll without a lock;
-    /// [`Tick::NEVER`] before the begin.
-    began: AtomicU64,
-    span: AtomicU64,
+    /// Each stream reads it at each poll, so the lock of `drain` is taken only after the begin.
+    has_begun: AtomicBool,
     refuses_notifications: AtomicBool,
 }
 
@@ -40,19 +38,15 @@ impl DrainState {
         Self {
             default_span,
             drain: watch::Sender::default(),
-            began: AtomicU64::new(Tick::NEVER.as_nanos()),
-            span: AtomicU64::default(),
+            has_begun: AtomicBool::default(),
             refuses_notifications: AtomicBool::default(),
         }
     }
 
     /// Returns the drain, once it has begun.
     pub(super) fn get(&self) -> Option<Drain> {
-        let began = Tick::from_nanos(self.began.load(Ordering::Acquire));
-        (began != Tick::NEVER).then(|| Drain {
-            began,
-            span: Duration::from_nanos(self.span.load(Ordering::Acquire)),
-        })
+        let has_begun = self.has_begun.load(Ordering::Acquire);
+        has_begun.then(|| *self.drain.borrow()).flatten()
     }
 
     /// Begins the drain, or brings its end forward. Returns whether something has changed.
@@ -65,8 +59,7 @@ impl DrainState {
             let began = drain.map_or(now, |known| known.began);
             let span = end.since(began);
             *drain = Some(Drain { began, span });
-            self.span.store(nanos(span), Ordering::Release);
-            self.began.store(began.as_nanos(), Ordering::Release);
+            self.has_begun.store(true, Ordering::Release);
             true
         })
     }

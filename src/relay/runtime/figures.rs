@@ -16,7 +16,10 @@ use super::{Refused, Relay, RelayConfig, RelayInner, SilentRelays};
 use crate::{
     base::{clock::Tick, histogram::HistogramSnapshot, sync::lock},
     relay::hub::{HubStats, ListenerSurvey, UnservedQueue},
-    wire::proto::Sample,
+    wire::{
+        proto::{GetHistoryResponse, Sample},
+        span_to_wire,
+    },
 };
 
 /// The figures of one relay, all read from counters.
@@ -153,15 +156,19 @@ impl Relay {
     }
 
     /// Returns the samples of the last day by minutes, or of the last ten minutes by seconds, oldest
-    /// first, and the time of the newest one.
-    pub(crate) fn history(&self, day: bool) -> (Duration, Vec<Sample>, Option<SystemTime>) {
+    /// first.
+    pub(crate) fn history(&self, day: bool) -> GetHistoryResponse {
         let history = lock(&self.shared.history);
         let (ring, seconds) = match day {
             true => (&history.minutes, MINUTE),
             false => (&history.seconds, 1),
         };
-        let samples = ring.samples.iter().copied().collect();
-        (Duration::from_secs(seconds), samples, ring.newest_at)
+        GetHistoryResponse {
+            relay_id: self.relay_id().to_owned(),
+            newest_at: ring.newest_at.map(Into::into),
+            interval: Some(span_to_wire(Duration::from_secs(seconds))),
+            samples: ring.samples.iter().copied().collect(),
+        }
     }
 }
 

@@ -7,7 +7,6 @@
 pub(super) mod callers;
 pub(super) mod calls;
 pub(super) mod local_calls;
-pub(super) mod recent_refusals;
 pub(super) mod requester;
 
 use std::{
@@ -20,9 +19,8 @@ use tonic::Status;
 
 pub use self::callers::AccessFiles;
 use self::{
-    callers::{Callers, Refusals, authorization},
+    callers::{Callers, Refusals, RefusedCaller, authorization},
     calls::{Call, Right},
-    recent_refusals::RefusedCaller,
     requester::Requester,
 };
 #[cfg(feature = "keda")]

@@ -12,7 +12,7 @@ use std::{
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
-use super::{callers::Callers, recent_refusals::RefusedCaller};
+use super::callers::{Callers, RefusedCaller};
 #[cfg(feature = "courier")]
 use crate::courier::SenderRights;
 use crate::{

@@ -77,7 +77,7 @@ impl proto::admin_server::Admin for AdminService {
         &self,
         request: Request<proto::GetHistoryRequest>,
     ) -> Result<Response<proto::GetHistoryResponse>, Status> {
-        Ok(Response::new(self.stats.history(request.into_inner())))
+        Ok(Response::new(self.relay.history(request.get_ref().day)))
     }
 
     async fn get_store(

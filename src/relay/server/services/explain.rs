@@ -13,7 +13,7 @@ use crate::{
         hub::{Decision, DecisionKind, LimitUse, QueueListener},
         runtime::SilentRelays,
         server::{
-            access::recent_refusals::RefusedCaller,
+            access::callers::RefusedCaller,
             lists::{
                 ask,
                 pages::{Entry as _, count, queue as queue_entry},

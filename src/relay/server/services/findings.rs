@@ -10,7 +10,7 @@ use crate::{
     relay::{
         hub::{LimitUse, ListenerStats, QueueListener, SurveyedListener},
         runtime::RelaySurvey,
-        server::access::recent_refusals::RefusedCaller,
+        server::access::callers::RefusedCaller,
     },
     types::{ListenerId, QueueAddress},
     wire::{

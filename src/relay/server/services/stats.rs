@@ -146,17 +146,6 @@ impl StatsSource {
         }
     }
 
-    /// Returns the history of this relay.
-    pub(super) fn history(&self, request: proto::GetHistoryRequest) -> proto::GetHistoryResponse {
-        let (interval, samples, newest_at) = self.relay.history(request.day);
-        proto::GetHistoryResponse {
-            relay_id: self.relay.relay_id().to_owned(),
-            newest_at: newest_at.map(Into::into),
-            interval: Some(span_to_wire(interval)),
-            samples,
-        }
-    }
-
     pub(crate) fn watch(
         &self,
         interval: Duration,
