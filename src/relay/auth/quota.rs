@@ -144,10 +144,6 @@ impl Quota {
     fn billionths(&self, notifications: usize) -> u128 {
         BILLIONTHS * (notifications as u128).min(u128::from(self.notify_burst))
     }
-
-    fn limits_notifications(&self) -> bool {
-        self.notify_rate > 0 && self.notify_burst > 0
-    }
 }
 
 impl Usage {
@@ -204,7 +200,7 @@ impl Usage {
     /// # Errors
     /// [`ErrorKind::Exhausted`] with the time after which they would be within the rate.
     pub(crate) fn take_notifications(&self, count: usize, quota: &Quota, now: Tick) -> Result<()> {
-        if !quota.limits_notifications() {
+        if quota.notify_rate == 0 || quota.notify_burst == 0 {
             return Ok(());
         }
         let rate = u128::from(quota.notify_rate);

@@ -86,39 +86,6 @@ async fn a_publisher_over_its_rate_loses_nothing() {
     assert_eq!(counted, 1024 + EXTRA);
 }
 
-#[tokio::test]
-async fn a_request_without_room_takes_none_of_the_rate() {
-    let rules = format!(
-        "{RULES}[[limit]]\nprincipals = [\"owner\"]\nnotify_rate = 1\nnotify_burst = 1024\n"
-    );
-    let relay = GuardedRelay::with(&rules, |mut config| {
-        config.relay.max_queues = 4;
-        config
-    })
-    .await;
-    let client = relay.client(Credential::text(relay.token("owner").await.reveal()));
-    let mut wakes = client
-        .subscribe(listening(
-            "worker",
-            &["acct/a", "acct/b", "acct/c", "acct/d"],
-        ))
-        .expect("options");
-    woken(&mut wakes).await;
-    let publisher = client.publisher("p");
-    let new = |number| Notification::new(queue(&format!("acct/new-{number}")));
-    let all = (0..1024).map(new).collect();
-    let refused = within("an answer", publisher.notify_all(all)).await;
-    let error = refused.expect_err("no room").to_string();
-    assert!(error.contains("queues"), "{error}");
-    let fresh = client.publisher("another");
-    let counted = within(
-        "an answer",
-        fresh.notify(Notification::new(queue("acct/a"))),
-    )
-    .await;
-    counted.expect("the rate is left");
-}
-
 /// A pattern beyond the limit of subscribed queues is told of them under its own name.
 #[tokio::test]
 async fn a_pattern_over_the_limit_of_queues_is_woken_under_its_own_name() {
