@@ -59,20 +59,18 @@ pub(crate) use cluster::{
 pub(crate) use codec::ClientCodec;
 #[cfg(feature = "relay")]
 pub(crate) use codec::ServerCodec;
-pub(crate) use flags::flag_to_wire;
-pub(crate) use flags::{flag_event, flag_from_wire};
+pub(crate) use flags::{flag_event, flag_from_wire, flag_to_wire};
 pub(crate) use notify::{NotifyRequest, Refusals};
-pub(crate) use relay::{answer_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 pub(crate) use relay::{
-    goodbye_to_wire, reason_from_wire, reason_to_wire, report_from_wire, results_to_wire,
-    selector_to_wire, subscribe_event_to_wire, subscribe_from_wire,
+    answer_from_wire, goodbye_to_wire, reason_from_wire, reason_to_wire, report_from_wire,
+    report_to_wire, results_to_wire, selector_to_wire, subscribe_event, subscribe_event_to_wire,
+    subscribe_from_wire, subscribe_to_wire,
 };
-pub(crate) use status::from_status;
-pub(crate) use status::{error_to_wire, to_status};
-pub(crate) use time::{checked_span, time_to_wire};
-pub(crate) use time::{span_from_wire, span_to_wire};
-pub(crate) use wake::SubscribeResponse;
-pub(crate) use wake::{EntryFields, Event as SubscribeResponseEvent, encode_entry};
+pub(crate) use status::{error_to_wire, from_status, to_status};
+pub(crate) use time::{checked_span, span_from_wire, span_to_wire, time_to_wire};
+pub(crate) use wake::{
+    EntryFields, Event as SubscribeResponseEvent, SubscribeResponse, encode_entry,
+};
 
 #[cfg(test)]
 mod tests;

@@ -36,7 +36,7 @@ use self::scaled::ScaledQueues;
 pub(crate) use self::scaled::{Causes, MissedCauses, ScaledQueue};
 use crate::{
     base::{
-        clock::{Clock, Tick},
+        clock::{Clock, Tick, Timer},
         histogram::Histogram,
         log_limiter::LimitedCounts,
         sync::Mutex,
@@ -342,7 +342,10 @@ impl Relay {
 
     /// Returns a publisher on this relay; wake-ups carry its `name`.
     pub fn publisher(&self, name: &str) -> LocalPublisher {
-        LocalPublisher::new(self, name)
+        LocalPublisher {
+            relay: self.clone(),
+            name: name.into(),
+        }
     }
 
     /// Returns a subscription on this relay.
@@ -433,8 +436,13 @@ impl Relay {
             now,
             &mut rng,
         );
-        let shared = Arc::clone(&self.shared);
-        Ok(MessageStream::new(stream, shared, sink, span))
+        Ok(MessageStream {
+            stream,
+            shared: Arc::clone(&self.shared),
+            timer: Timer::new(self.shared.clock),
+            sink,
+            span,
+        })
     }
 
     /// Takes a report for the subscription with this id from a Welcome.

@@ -1,10 +1,9 @@
 //! Converts the messages of `flags.proto`.
 
-use super::time::time_to_wire;
 use super::{
     proto::{self, watch_flag_response::Event},
     relay::goodbye_from_wire,
-    time::time_from_wire,
+    time::{time_from_wire, time_to_wire},
 };
 use crate::{
     error::{Error, ErrorKind, Result},

@@ -2,20 +2,18 @@
 
 use prost::Message as _;
 
-use super::time::checked_span;
 use super::{
     proto,
     status::{error_from_wire, error_to_wire},
-    time::{span_from_wire, span_to_wire, time_from_wire},
-};
-use crate::types::{
-    Accepted, Counted, Goodbye, GoodbyeReason, LastEvent, Limits, NotifyAnswer, Report,
-    ReportState, ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason, Welcome,
-    WorkDetected,
+    time::{checked_span, span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    types::{GroupName, ListenerId, QueueAddress},
+    types::{
+        Accepted, Counted, Goodbye, GoodbyeReason, GroupName, LastEvent, Limits, ListenerId,
+        NotifyAnswer, QueueAddress, Report, ReportState, ResumeNumber, Selector, SubscribeEvent,
+        SubscribeOptions, WakeReason, Welcome, WorkDetected,
+    },
 };
 
 /// The longest messages of the refused events of a request together: a caller can cause thousands with

@@ -20,8 +20,8 @@ use crate::{
 /// Notifies a relay in this process.
 #[derive(Debug, Clone)]
 pub struct LocalPublisher {
-    relay: Relay,
-    name: Arc<str>,
+    pub(super) relay: Relay,
+    pub(super) name: Arc<str>,
 }
 
 /// Wake-ups of a relay in this process. Dropping it ends the subscription.
@@ -39,15 +39,6 @@ pub struct LocalSubscription {
 
 /// The delay before a refused stream is opened again.
 const REOPEN_DELAY: Duration = Duration::from_secs(1);
-
-impl LocalPublisher {
-    pub(super) fn new(relay: &Relay, name: &str) -> Self {
-        Self {
-            relay: relay.clone(),
-            name: name.into(),
-        }
-    }
-}
 
 #[async_trait]
 impl Notifier for LocalPublisher {

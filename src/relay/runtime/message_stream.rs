@@ -23,31 +23,16 @@ use crate::{
 
 /// One subscriber's messages, with Wakes in the form of `S`. Drop ends the subscription.
 pub(crate) struct MessageStream<S> {
-    stream: SubscriberStream,
-    shared: Arc<RelayInner>,
-    timer: Timer,
+    pub(super) stream: SubscriberStream,
+    pub(super) shared: Arc<RelayInner>,
+    pub(super) timer: Timer,
     /// Filled with the next Wake.
-    sink: S,
+    pub(super) sink: S,
     /// Entered by each poll.
-    span: Span,
+    pub(super) span: Span,
 }
 
 impl<S> MessageStream<S> {
-    pub(super) fn new(
-        stream: SubscriberStream,
-        shared: Arc<RelayInner>,
-        sink: S,
-        span: Span,
-    ) -> Self {
-        Self {
-            stream,
-            timer: Timer::new(shared.clock),
-            shared,
-            sink,
-            span,
-        }
-    }
-
     /// The listener did not answer in time: its connection has ended.
     pub(crate) fn note_lost(&self) {
         self.stream.note_lost(self.shared.clock.now());

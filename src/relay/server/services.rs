@@ -146,9 +146,13 @@ pub(crate) fn queue_routes(
 }
 
 fn health_service(has_relay: bool, has_queues: bool) -> (HealthServer<HealthService>, Health) {
-    let (service, health) = HealthService::new(has_relay, has_queues);
-    let service = HealthServer::new(service).max_decoding_message_size(UNKNOWN_BYTES);
-    (service, health)
+    let health = Health::default();
+    let service = HealthServer::new(HealthService {
+        has_relay,
+        has_queues,
+        health: health.clone(),
+    });
+    (service.max_decoding_message_size(UNKNOWN_BYTES), health)
 }
 
 #[cfg(feature = "courier")]

@@ -23,10 +23,10 @@ use crate::{
 
 pub(crate) struct HealthService {
     /// Serves the services of a relay.
-    has_relay: bool,
+    pub(super) has_relay: bool,
     /// Serves those of a host of queues.
-    has_queues: bool,
-    health: Health,
+    pub(super) has_queues: bool,
+    pub(super) health: Health,
 }
 
 /// The state that `grpc.health.v1` reports.
@@ -41,17 +41,6 @@ struct HealthState {
 }
 
 impl HealthService {
-    /// Creates the service of a serving server, and the handle of its state.
-    pub(crate) fn new(has_relay: bool, has_queues: bool) -> (Self, Health) {
-        let health = Health::default();
-        let service = Self {
-            has_relay,
-            has_queues,
-            health: health.clone(),
-        };
-        (service, health)
-    }
-
     /// Checks the name of a service; the empty one is the whole server.
     fn check_name(&self, request: &HealthCheckRequest) -> Result<(), Status> {
         let is_served = match request.service.as_str() {
