@@ -16,8 +16,7 @@ Example:
   reveille console --relay https://relay-1:7600 --url https://console.example
 
 Where callers must be known, the URL has a code that stands for this caller's token. It opens the page \
-once, within a minute; the session lasts 12 hours, and ends when the token is revoked. The code stands \
-behind `#`, so a browser sends it to no server in an address.
+once, within a minute.
 
 The page is on the admin port, by default on loopback. For a relay on another machine, forward the \
 port, as with `ssh -L 7601:127.0.0.1:7601 HOST`.")]

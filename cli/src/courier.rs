@@ -59,7 +59,6 @@ enum Verb {
     /// Receive messages in one transaction: print them, then commit
     #[command(after_help = "\
 Example:
-  reveille courier receive queues orders
   reveille courier receive queues orders --max 100 -o jsonl
 
 The messages are committed after they are printed. If they cannot be printed they return to the \
@@ -80,7 +79,6 @@ queue. JSON has each body twice: `body` as text, or null if it is not UTF-8, and
     /// List messages that were received, or handed over to other machines
     #[command(after_help = "\
 Example:
-  reveille courier history queues
   reveille courier history queues --max 1000 -o jsonl
 
 The newest is first. `received`: by a transaction, from a queue of DIR. `confirmed`: visible at the \
@@ -107,10 +105,7 @@ Example:
 A machine that gets a new queue file is refused while messages to its former file are not settled. \
 Bring the file back if you can. This command makes dead letters of the messages that only the former \
 file has, without their bodies. Messages that it may have are sent to the new file, and would arrive \
-twice if the former file came back.
-
-With access control, a sender's queue file belongs to the principal that showed it first. --sender \
-lets another principal show it, after a machine was given another name.")]
+twice if the former file came back.")]
     Forget {
         #[command(flatten)]
         dir: Dir,

@@ -32,10 +32,7 @@ use super::{
 
 /// Run a billing example on one machine, with a fleet that is woken and one that polls
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  reveille demo\n  reveille demo --console\n  \
-                  reveille demo --listeners 12 -o json"
-)]
+#[command(after_help = "Example:\n  reveille demo\n  reveille demo --console")]
 pub(crate) struct DemoArgs {
     /// Number of listeners of each of the two fleets
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(1..=25))]

@@ -17,10 +17,8 @@ Example:
   reveille drain --relay http://relay-1:7600
   reveille drain --relay http://relay-1:7600 --within 30s
 
-The answer comes when the drain has begun: the relay is not ready and refuses new streams. Its streams \
-end one after another within this time, and then its process ends with 0. A further drain with an \
-earlier end brings the end forward. Drain one relay of a cluster at a time. The caller needs the action \
-`admin`.")]
+The answer comes when the drain has begun. A further drain with an earlier end brings the end forward. \
+Drain one relay of a cluster at a time. The caller needs the action `admin`.")]
 pub(super) struct Args {
     /// Time over which the relay's streams end; 0 is at once [default: the relay's --drain]
     #[arg(long, value_name = "D", value_parser = duration::parse)]

@@ -35,8 +35,7 @@ Example:
   reveille flag get go-live --check && echo set
   reveille flag get go-live --store az://flags
 
-Shows which listeners wait for the flag and for how long. Only a relay knows them, a store does not. \
-If the flag is not set, the exit code is 0, with --check 5.")]
+Only a relay knows which listeners wait. If the flag is not set, the exit code is 0, with --check 5.")]
     Get {
         /// The flag
         flag: FlagName,

@@ -20,8 +20,8 @@ Example:
   reveille health --relay http://127.0.0.1:7600
   reveille health --wait=30s && ./start-workers
 
-The relay serves while it is ready for clients, as `/readyz` of its admin port states it: not while it \
-drains, is at a limit, or is cut off from its cluster. No credential is needed.
+The relay does not serve while it drains, is at a limit, or is cut off from its cluster. No credential \
+is needed.
 
 Ends with 0 if the relay serves, 1 if it currently does not, 3 if it cannot be reached. With --wait it \
 ends so when the time is over.")]

@@ -38,9 +38,7 @@ enum Verb {
     #[command(after_help = "\
 Example:
   reveille ids next orders --store sqlite:shop.db
-  reveille ids next orders --store sqlite:shop.db --count 10000 > ids
   reveille ids next orders --store sqlite:shop.db --start 100000 -o jsonl
-  reveille ids next orders --store az://ids
 
 --start applies only to the first call for a name. The blob `ids/NAME` holds the next free id.")]
     Next(Next),

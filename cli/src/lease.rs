@@ -57,15 +57,10 @@ The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number
 every holder. Send the token with every write of the command, and let the receiver refuse lower \
 tokens: a process that was suspended may continue for a moment without its lease.
 
-The lease is renewed while the command runs. If a renewal fails, the command gets SIGTERM a fifth of \
-the duration (at most 30s) before the lease is lost. It is killed when the lease is lost, before \
-another process can acquire it. A SIGKILL of `lease run` itself leaves the command running: then only \
-the token protects the data.
-
-The command runs in its own process group. Its standard input is passed on unless it is a terminal. \
-Ctrl-C and SIGTERM are forwarded to the command, and a second one kills it. Other processes of the group \
-may run for a fifth of the duration (at most 30s) after the command, and are then killed. Then the lease is \
-released.
+If the lease cannot be renewed, the command gets SIGTERM a fifth of the duration (at most 30s) before \
+the lease is lost, and is killed when it is lost. A SIGKILL of `lease run` itself leaves the command \
+running: then only the token protects the data. Ctrl-C and SIGTERM are forwarded to the command, and a \
+second one kills it. Other processes of its group may run as long as that after it, and are then killed.
 
 Ends with the exit code of the command (128 + N if signal N ended it), with 7 if the lease was lost, \
 and with 6 if the lease was not acquired within --timeout.")]
@@ -93,7 +88,6 @@ struct Run {
 #[command(after_help = "\
 Example:
   reveille lease show billing --store az://leases
-  reveille lease show billing --store sqlite:/srv/shared.db -o json
 
 AGE is the time since the lease was last acquired, renewed or released. A held lease that is older \
 than its duration has lost its holder: the next waiting process acquires it soon. Ends with 5 if the \

@@ -55,22 +55,10 @@ MESSAGE_COUNT. Its standard input has one JSON object a line, as `queue get -o j
 message_id, body (null if it is not UTF-8), body_base64, bytes, dequeue_count and inserted_at. The \
 exit code counts for all messages of the batch. The last attempt at a message runs without the others.
 
-The listeners of a queue share its wake-ups: the relay wakes as many as there are messages for. With \
---group, only the listeners of that group share. With --no-group, this listener is woken for every \
-notification.
-
-While the relay reports work (`queue put --notify`, `notify`), an idle listener makes no call to the \
-queue. While it cannot, the listener polls the queue. More commands start as there is more work, up \
-to --max-tasks times --concurrency at a time.
-
 Ctrl-C or SIGTERM: the listener gets no more messages and waits for its commands (--grace). Then it \
 sends them SIGTERM, and at last kills them. A second signal kills them at once. After SIGTERM the \
-exit code is 0 if no command was cut off, else 143. A command that dies of SIGTERM at the same time, as \
-when a service manager ends all processes of a unit, was cut off: no attempt is counted. SIGHUP is \
-ignored, unless there is a terminal. `listen` stops if a command fails and nobody reads standard \
-output any more. Processes that a command leaves in its process group \
-are killed at its end. After a SIGKILL of `listen` itself its commands keep running; a service manager \
-ends them with the unit.
+exit code is 0 if no command was cut off, else 143. Processes that a command leaves in its process \
+group are killed at its end. After a SIGKILL of `listen` itself its commands keep running.
 
 The command's output is passed through. The log of the listener goes to stderr, with `-o json` as JSON \
 objects, one a line.")]

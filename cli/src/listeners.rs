@@ -16,7 +16,6 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille listeners
-  reveille listeners -o json
 
 STATE is
   pushed              the relay wakes it
@@ -27,10 +26,7 @@ STATE is
   agent, agent busy   an agent (`scale`), which the relay wakes; its tasks are its workers
 
 Other columns: QUEUES match its selectors, it is BUSY with some of them, and is OWED wake-ups of some. \
-ACTIVE DEQUEUE TASKS are those of its newest report, TOTAL ones the most at one time. Its GROUP shares \
-wake-ups.
-
-A relay of a cluster lists the listeners of all relays.")]
+ACTIVE DEQUEUE TASKS are those of its newest report, TOTAL ones the most at one time.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,

@@ -65,7 +65,6 @@ DEPTH counts hidden messages too. The queues that a relay knows are listed by `r
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' first second --notify
   seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --create --delay 10s
-  reveille queue put 'sqlite:jobs.db?queue=orders' --body-file photo.jpg
   gzip -c report | reveille queue put 'sqlite:jobs.db?queue=orders' --stdin
 
 Ends with 8 if the messages are stored but the relay did not acknowledge --notify.")]
@@ -81,7 +80,6 @@ JSON has each body twice: `body` as text, or null if it is not UTF-8, and `body_
     /// Print messages without getting them
     #[command(after_help = "\
 Example:
-  reveille queue peek 'sqlite:jobs.db?queue=orders' --max 5
   reveille queue peek 'sqlite:jobs.db?queue=orders' --raw | file -")]
     Peek(Peek),
     /// Count the messages, including hidden ones

@@ -10,21 +10,17 @@ use super::{exit::Exit, output::millis, target::TargetArgs};
 #[command(after_help = "\
 Example:
   reveille queues
-  reveille queues -o jsonl
-  reveille queues --filter invoices
-  reveille queues --order backlog
+  reveille queues --filter invoices --order backlog
 
 Columns: BACKLOG is the number of messages that are not known to be handled: those of the newest depth, \
 and those notified since; it is IN DOUBT until a listener has reported. DEPTH is the number of messages \
-that a listener read last, DEPTH AGE ago; 0 once one found no visible message. LISTENERS are the open \
-streams on the queue. IDLE FOR is the time since the last notification or timed wake-up, SEQUENCE their \
-number, TIMERS those that wait. NOTIFICATIONS, MESSAGES and PAYLOAD SIZE add up what publishers stated since the relay knows the queue.
+that a listener read last, DEPTH AGE ago. IDLE FOR is the time since the last notification or timed \
+wake-up, SEQUENCE their number, TIMERS those that wait. NOTIFICATIONS, MESSAGES and PAYLOAD SIZE add up \
+what publishers stated.
 
 --order: `rate` has the most notifications in the last second first, and measures from the first call \
 on; `backlog` the largest one, `idle` the longest without a notification, `listeners` the fewest. These \
-orders show the first 100 queues.
-
-A relay of a cluster adds up the listeners and timers of all relays.")]
+orders show the first 100 queues.")]
 pub(super) struct Args {
     /// Only queues whose ACCOUNT/NAME contains this text
     #[arg(long, value_name = "TEXT")]

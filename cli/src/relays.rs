@@ -10,15 +10,11 @@ use super::{exit::Exit, output::millis, target::TargetArgs};
 #[command(after_help = "\
 Example:
   reveille relays
-  reveille relays -o json
 
-The first row is the relay that answers; the others are as it knows them. A relay without a cluster \
-is the only row, and one that was not heard of yet has none.
-
-Columns: EPOCH is the run of the relay. STATE is missing after 3.5s without a message, and left after a \
-drain. STREAMS of listeners are open. DEGRADED relays let their listeners poll: they are or were cut off \
-from the others. SILENT FOR is the time since the last message. RESYNCS is how often missed messages of a \
-relay made listeners of the answering one check queues.")]
+The first row is the relay that answers; the others are as it knows them. STATE is missing after 3.5s \
+without a message, and left after a drain. DEGRADED relays let their listeners poll: they are or were cut \
+off from the others. RESYNCS is how often missed messages of a relay made listeners of the answering one \
+check queues.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,

@@ -37,15 +37,12 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille scale acct/orders -- ./drain-orders
-  reveille scale acct/orders --per 100 --max 8 --max-load 1.5 --min-free 512MiB -- ./drain-orders
   reveille scale acct/orders --serve --idle 5m --depth azure://acct/orders -- celery -A shop worker
   reveille scale acct/orders --policy fleet.toml --hook 'docker compose up -d --no-recreate --scale orders=$DESIRED'
 
 A worker reads its queue until that is empty, and ends with exit code 0, or with 75 if messages are left. \
 Its environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_SELECTOR (ACCOUNT/QUEUE), WAKE_REASON and WAKE_SLOT, a \
-number below --max. With --hook one process decides by the TOML file --policy how many nodes the fleet has, \
-and calls the shell command with DESIRED, CURRENT (empty: not known), BACKLOG and REASON in its environment. \
-docs/scaling.md has the rest.
+number below --max. With --hook one process decides how many nodes the fleet has: docs/scaling.md has the rest.
 
 Ctrl-C or SIGTERM: workers get SIGTERM, and SIGKILL after --grace. A second signal kills them at once.")]
 pub(super) struct Args {

@@ -22,22 +22,17 @@ use super::{
 Example:
   reveille serve
   reveille serve --listen 127.0.0.1:7600 --store sqlite:/var/lib/reveille/reveille.db --log json
-  AZURE_STORAGE_CONNECTION_STRING=... reveille serve --store az://flags
   reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key
-  reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --queues /var/lib/queues
   reveille serve --listen 10.0.0.5:7600 --tls-cert relay.pem --tls-key relay.key --relay-id relay-1 \
     --store az://flags --cluster nats://broker:4222 --cluster-name prod
-
-The container or bucket must exist. Its account and credential come from the variables that each \
-cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*. az://, s3://, gs:// and --cluster need a \
-build with `--features full`.
 
 SIGTERM, Ctrl-C or `reveille drain` ends the relay gracefully, within --drain and --grace together. In \
 a cluster the hand-over of timers and the last messages may take 25 s more. A further signal ends it at \
 once. RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.
 
-More in docs: configuration.md, limits.md (connections and memory), security.md (--auth), cluster.md.")]
+More in docs: configuration.md, toolbox.md (--store), limits.md (connections and memory), security.md \
+(--auth), cluster.md.")]
 pub(super) struct Args {
     /// The address of the gRPC port: IP:PORT, localhost:PORT, or :PORT (on loopback)
     #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = values::address, default_value_t = NodeConfig::default().listen)]

@@ -26,20 +26,14 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille subscribe acct/orders
-  reveille subscribe 'acct/*' --count 1 -o jsonl
   reveille subscribe acct/orders -- ./drain-orders --all
   reveille subscribe 'acct/*' -- sh -c './drain-queue \"$WAKE_QUEUE\"'
 
 Any wake-up means: read the queue until it is empty. The first wake-up of a queue is a CATCH_UP: \
 there may be work from before the subscription.
 
-One command runs at a time. Wake-ups of a queue that arrive during a run are merged into one later run. \
-A failing command is reported on stderr, does not end `subscribe`, and runs again after 5s. After --count \
-wake-ups it does not, and the exit code is 1. Processes that a command leaves in its process group are \
-killed at its end.
-
-While the relay is away, the command runs every --poll, as for a CATCH_UP: once for each queue or \
-pattern of the command line.
+One command runs at a time. Wake-ups of a queue during a run are merged into one later run. A failing \
+command runs again after 5s. After --count wake-ups it does not, and the exit code is 1.
 
 The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, \
 WAKE_NOTIFICATIONS, WAKE_MESSAGES and WAKE_PAYLOAD_SIZE. WAKE_SELECTOR is ACCOUNT/QUEUE. For a \

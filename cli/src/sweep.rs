@@ -38,14 +38,7 @@ Example:
   reveille sweep --schema > sweep-job.schema.json
   reveille sweep ttl az://sessions/tmp/42 --after 10m
 
-JOB is a JSON file:
-  { \"name\": \"sessions\", \"state\": \"az://coordination\", \"interval\": \"10m\",
-    \"containers\": [ { \"url\": \"az://sessions\", \"prefix\": \"tmp/\" } ],
-    \"dead\": { \"account\": \"az:\", \"environment\": { \"AZURE_STORAGE_CONNECTION_STRING\": \"env:DEAD\" } } }
-
-DeadBlobContainer `graves` keeps the blob's name, `graves/2026/` puts `2026/` before the name, and \
-`graves/exactly/this` replaces the name. Without `dead` in the job, blobs with a DeadBlobContainer \
-stay untouched. Ends with 1 if --once failed for a blob or a container.")]
+JOB is a JSON file: docs/sweeping.md has one. Ends with 1 if --once failed for a blob or a container.")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -92,7 +85,6 @@ enum Verb {
 Example:
   reveille sweep ttl az://sessions/tmp/42 --after 10m
   reveille sweep ttl az://sessions/tmp/42 --after 1d --dead-container graves/2026/
-  reveille sweep ttl sqlite:shop.db#claims/7 --after 1h
   reveille sweep ttl az://sessions/tmp/42 --clear")]
     Ttl(Ttl),
 }

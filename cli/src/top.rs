@@ -30,20 +30,16 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille top
-  reveille top --interval 5s --relay http://relay-1:7600
   reveille top --once -o json
 
 The first line is a verdict: the worst of what is wrong now. NOTIFIED and WOKEN are per second. ASLEEP \
 listeners run no dequeue task, POLLING ones get no wake-ups. WAKE is the time of a wake-up from the \
-accepted notification to the stream. BACKLOG of a queue is the newest depth that a listener read, and \
-the messages notified since.
+accepted notification to the stream.
 
 Keys: l lists the listeners and the agents with their workers, or the queues again, o another order of \
 the queues, q ends.
 
---once prints the figures and the queues with most notifications in one interval. -o json prints them, \
-an object a line, at each interval. They are those of all relays of a cluster that answer. The caller \
-needs the action `admin`.")]
+-o json prints the figures, an object a line, at each interval. The caller needs the action `admin`.")]
 pub(super) struct Args {
     /// How often the figures are read, 250ms to 1m
     #[arg(long, value_name = "D", default_value = "1s", value_parser = duration::parse)]

@@ -27,10 +27,8 @@ Example:
   reveille unleash go-live --store az://flags
 
 A flag that is already set keeps its end and its reason unless --ttl, --no-ttl or --reason changes \
-them; the output shows both. With --expect the exit code is 0 once N listeners have acknowledged, and 6 \
-if they did not within --timeout (10s), also because the relay restarted: it keeps acknowledgements in \
-memory. The output names the missing listeners that the relay knows. With exit code 3 the flag may be set: \
-repeat the command.")]
+them. With --expect the exit code is 0 once N listeners have acknowledged, and 6 if they did not within \
+--timeout (10s). With exit code 3 the flag may be set: repeat the command.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,

@@ -25,9 +25,8 @@ Example:
   reveille wait go-live --store az://flags -- ./worker
 
 If the flag is already set, the command starts at once. It replaces this process. With --store alone no \
-relay is needed: the flag is read every --interval, and a flag with a --ttl below two intervals may be \
-missed. With both --relay (or REVEILLE_RELAY) and --store, the first of them to report the flag releases \
-this node, and a failure of one does not stop the other.
+relay is needed. With both --relay (or REVEILLE_RELAY) and --store, the first of them to report the flag \
+releases this node.
 
 Without a command it ends with 0. It ends with 6 if the flag is not set within --timeout, and with 3 if \
 the relay was not reached within it.")]

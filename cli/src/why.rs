@@ -20,7 +20,6 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille why acct/orders
-  watch reveille why acct/orders
   reveille why acct/orders -o json
 
 The first line is the verdict. Further lines are other findings, the worst first; `!` marks one that \
@@ -29,15 +28,10 @@ needs an operator now, because work waits that no listener will handle.
 The table has the newest decisions of the relay about the queue, at most 32. The relay notes them from \
 the first question on, until ten minutes after the newest one: ask again.
 
-  notified     a notification was counted
-  woken        the listener was sent a wake-up, for this REASON
   stood_aside  a member of the GROUP was not woken, because others have the work
   reassigned   the listener was woken for work that another member had not confirmed
   checked      the listener was asked to read the queue, without a notification
-  busy, empty  the listener reported that it works, or that it found no more messages
-  joined, left the listener subscribed, or its stream ended
-
-A relay of a cluster asks all relays.")]
+  busy, empty  the listener reported that it works, or that it found no more messages")]
 pub(super) struct Args {
     /// The queue
     #[arg(value_name = "ACCOUNT/QUEUE")]

@@ -22,7 +22,6 @@ use crate::{
 Example:
   reveille auth can billing notify acct/orders --auth auth.toml
   reveille auth can worker-1 subscribe 'acct/ord*' --auth auth.toml --group workers
-  reveille auth can ops unleash go-live --auth auth.toml -o json
   reveille auth can ops admin --auth auth.toml && echo allowed")]
 pub(super) struct Can {
     /// The principal of the request

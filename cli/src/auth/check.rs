@@ -18,8 +18,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille auth check auth.toml
-  reveille auth check auth.toml -o json")]
+  reveille auth check auth.toml")]
 pub(super) struct Check {
     /// The auth file
     #[arg(env = VARIABLE)]

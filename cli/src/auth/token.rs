@@ -215,7 +215,6 @@ fn create(path: &Path) -> Result<File, Failed> {
 #[command(after_help = "\
 Example:
   reveille auth token list --tokens tokens.toml
-  reveille auth token list --auth auth.toml -o json
 
 The list has no secret. The relay refuses expired tokens; `auth token revoke` removes them from the file.")]
 struct List {
@@ -257,7 +256,6 @@ fn row(record: &TokenRecord) -> Value {
 #[command(after_help = "\
 Example:
   reveille auth token revoke abcdefgh23 --tokens tokens.toml
-  reveille auth token revoke abcdefgh23 --auth auth.toml -o json
 
 `reveille auth token list` prints the ids. The id of a token is also in its text: rvl_ID_...")]
 struct Revoke {

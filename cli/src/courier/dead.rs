@@ -15,7 +15,6 @@ use crate::{
 pub(super) const DEAD_HELP: &str = "\
 Example:
   reveille courier dead queues
-  reveille courier dead queues -o jsonl
   reveille courier dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --remove
 
 The newest is first. With ID, one is shown with its body. `courier requeue` sends them again, also to \
@@ -24,7 +23,6 @@ another destination. --remove deletes them; their messages are lost then.";
 pub(super) const REQUEUE_HELP: &str = "\
 Example:
   reveille courier requeue queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
-  reveille courier requeue queues --all
   reveille courier requeue queues --all --to reveille://berlin:7610/orders
 
 A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays. \

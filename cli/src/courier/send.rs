@@ -20,7 +20,6 @@ use crate::{
 
 pub(super) const AFTER_HELP: &str = "\
 Example:
-  reveille courier send queues reveille://berlin:7610/orders 'first order' 'second order'
   seq 1000 | reveille courier send queues orders@berlin --config queues.toml
   reveille courier send queues orders --create --relay http://127.0.0.1:7600 'an order'
 

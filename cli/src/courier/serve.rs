@@ -17,15 +17,10 @@ pub(super) const AFTER_HELP: &str = "\
 Example:
   reveille courier serve /var/lib/queues
   reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --insecure
-  reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --tls-cert berlin.pem \
-    --tls-key berlin.key --tls-client-ca machines.pem --queues-tls --ca machines.pem \
-    --cert berlin.pem --key berlin.key
   reveille courier serve /var/lib/queues --relay http://127.0.0.1:7600
 
-Moves the messages of DIR/queues.db to other machines, and takes messages of other machines over. \
-One process hosts a file. `reveille serve --queues DIR` does the same in the process of a relay. \
-Without --auth every process that can connect may send messages to the queues. Without --relay, \
-messages that another process sends are found within a second, and listeners have to poll.
+One process hosts a file. `reveille serve --queues DIR` does the same in the process of a relay. Without \
+--relay, messages that another process sends are found within a second, and listeners have to poll.
 
 SIGTERM or Ctrl-C ends the host gracefully, within --grace. A second signal ends it at once.";
 

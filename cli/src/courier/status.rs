@@ -17,7 +17,6 @@ use crate::{
 pub(super) const AFTER_HELP: &str = "\
 Example:
   reveille courier status queues
-  reveille courier status queues -o json
   reveille courier status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
 
 READY: waits for the next machine. SENT: \
