@@ -48,16 +48,13 @@ impl Metrics {
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         for (name, help, value) in &self.counters {
-            let metric = ConstCounter::new(*value);
             let name = format!("reveille_{name}");
-            let part = encoder.encode_descriptor(&name, help, None, metric.metric_type())?;
-            metric.encode(part)?;
+            encode_metric(&mut encoder, &name, help, &ConstCounter::new(*value))?;
         }
         for (name, help, value) in &self.gauges {
-            let metric = ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX));
             let name = format!("reveille_{name}");
-            let part = encoder.encode_descriptor(&name, help, None, metric.metric_type())?;
-            metric.encode(part)?;
+            let gauge = ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX));
+            encode_metric(&mut encoder, &name, help, &gauge)?;
         }
         for (name, help, histogram) in &self.histograms {
             let name = format!("reveille_{name}");
@@ -70,6 +67,16 @@ impl Collector for Metrics {
         }
         process::encode(&mut encoder)
     }
+}
+
+/// Encodes a metric with one value.
+pub(super) fn encode_metric(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> std::fmt::Result {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
 #[cfg(test)]
