@@ -61,21 +61,12 @@ fn is_help(error: &clap::Error) -> bool {
     )
 }
 
-/// Verbs that a mistyped word must not lead to: they release a fleet, or end or delete something.
-const NO_TIPS: [&str; 6] = ["unleash", "leash", "drain", "purge", "forget", "revoke"];
-
-fn is_tip_of_danger(paragraph: &str) -> bool {
-    let names = |verb: &str| paragraph.contains(&format!("'{verb}'"));
-    paragraph.trim_start().starts_with("tip:") && NO_TIPS.into_iter().any(names)
-}
-
 /// Returns an error of the command line on one line, without the usage.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let paragraphs = text
         .split("\n\n")
-        .filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more information"))
-        .filter(|text| !is_tip_of_danger(text));
+        .filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more information"));
     paragraphs
         .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect::<Vec<_>>()
