@@ -149,8 +149,7 @@ impl New {
             note: self.note,
         };
         // The file of the token first: one that exists is kept.
-        let out = self.out.as_deref().map(create).transpose()?;
-        let revoked = file.clone();
+        let mut out = self.out.as_deref().map(create).transpose()?;
         let add = move || file.add(&new, now).map_err(unavailable_as_failed);
         let added = blocking(add).await;
         if let (Err(_), Some(path)) = (&added, &self.out) {
@@ -160,30 +159,23 @@ impl New {
         let (id, expires_at) = (token.id(), expires_at.map(time));
         let mut row = json!({ "id": id, "principal": principal, "expires_at": expires_at });
         let format = self.output.format;
-        let hand_out = || -> anyhow::Result<String> {
-            let (Some(path), Some(mut out)) = (&self.out, out) else {
+        let written = match &mut out {
+            Some(out) => writeln!(out, "{}", token.reveal()).and_then(|()| out.sync_all()),
+            None => {
                 row["token"] = token.reveal().into();
-                format.object(&row, || token.reveal().to_owned())?;
-                return Ok("is shown only this once".to_owned());
-            };
-            writeln!(out, "{}", token.reveal())?;
-            out.sync_all()?;
-            if format != Format::Table {
-                format.object(&row, String::new)?;
+                format.object(&row, || token.reveal().to_owned())
             }
-            Ok(format!("is in `{}`", path.display()))
         };
-        let place = match hand_out() {
-            Ok(place) => place,
-            // Nobody has the token.
-            Err(error) => {
-                if let Some(path) = &self.out {
-                    let _ = std::fs::remove_file(path);
-                }
-                let id = id.to_owned();
-                blocking(move || revoked.revoke(&id).map_err(unavailable_as_failed)).await?;
-                return Err(Failed(format!("the token was revoked: {error:#}")).into());
-            }
+        written.map_err(|error| {
+            let text = format!("the text of token {id} is lost: {error}; revoke it");
+            Failed(text)
+        })?;
+        if out.is_some() && format != Format::Table {
+            format.object(&row, String::new)?;
+        }
+        let place = match &self.out {
+            Some(path) => format!("is in `{}`", path.display()),
+            None => "is shown only this once".to_owned(),
         };
         let expires = match expires_at {
             Some(at) => format!("expires at {at}"),
