@@ -74,9 +74,8 @@ const MOST: u64 = i64::MAX as u64;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        match self.verb {
-            Verb::Next(next) => next.run().await,
-        }
+        let Verb::Next(next) = self.verb;
+        next.run().await
     }
 }
 

@@ -258,14 +258,9 @@ fn line(round: &SweepRound) -> String {
 }
 
 fn print_planned(planned: &PlannedBlob, format: Format) -> std::io::Result<()> {
-    let PlannedBlob {
-        action,
-        container,
-        blob,
-        detail,
-        ..
-    } = planned;
-    let line = match *action {
+    let (action, detail) = (planned.action, &planned.detail);
+    let (container, blob) = (&planned.container, &planned.blob);
+    let line = match action {
         "delete" => format!("delete {container}/{blob}"),
         "move" => format!("move {container}/{blob} to {detail}"),
         _ => format!("leave {container}/{blob}: {detail}"),

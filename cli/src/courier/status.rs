@@ -1,7 +1,5 @@
 //! `courier status`: counts per queue and destination, or where one message is.
 
-use std::time::SystemTime;
-
 use reveille::{
     Error, ErrorKind,
     courier::{DestinationStatus, HandedOver, MessageId, MessageStatus, QueueStatus},
@@ -47,7 +45,7 @@ const MESSAGE: &str = "message_id state destination hop last_known changed_at re
 impl Status {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
         let manager = self.dir.open(settings).await?;
-        let format = self.dir.format();
+        let format = self.dir.output.format;
         if let Some(id) = self.message_id {
             let Some(status) = manager.message_status(id).await? else {
                 let path = manager.path().display();
@@ -106,8 +104,9 @@ fn destination_row(to: &DestinationStatus) -> Value {
 /// Returns where a message is. `destination` is a queue of this machine, or a destination on another one;
 /// `hop` is the next machine on the way to that.
 fn message_row(id: MessageId, status: MessageStatus) -> Value {
-    let in_queue = |state, queue: String, at: SystemTime| json!({ "state": state, "destination": queue, "changed_at": time(at) });
-    let known = match status {
+    let (mut last_known, mut dequeue_count) = (HERE.to_owned(), None);
+    let (mut next, mut reason) = (None, None);
+    let (state, destination, changed_at) = match status {
         MessageStatus::Outgoing {
             destination,
             hop,
@@ -115,56 +114,54 @@ fn message_row(id: MessageId, status: MessageStatus) -> Value {
             at,
             last_error,
         } => {
-            let (state, last_known) = match handed_over {
-                HandedOver::Ready => ("ready", HERE),
-                HandedOver::Sent => ("sent", &*hop),
-                HandedOver::Visible => ("confirmed", &*hop),
+            let state = match handed_over {
+                HandedOver::Ready => "ready",
+                HandedOver::Sent => "sent",
+                HandedOver::Visible => "confirmed",
             };
-            json!({
-                "state": state,
-                "destination": destination.to_string(),
-                "changed_at": time(at),
-                "last_known": last_known,
-                "hop": hop,
-                "reason": last_error,
-            })
+            if handed_over != HandedOver::Ready {
+                last_known.clone_from(&hop);
+            }
+            (next, reason) = (Some(hop), last_error);
+            (state, destination.to_string(), Some(at))
         }
-        MessageStatus::Accepted { queue, at } => in_queue("accepted", queue, at),
-        MessageStatus::Arrived { queue, at } => in_queue("arrived", queue, at),
-        MessageStatus::Received { queue, at } => in_queue("received", queue, at),
+        MessageStatus::Accepted { queue, at } => ("accepted", queue, Some(at)),
+        MessageStatus::Arrived { queue, at } => ("arrived", queue, Some(at)),
+        MessageStatus::Received { queue, at } => ("received", queue, Some(at)),
         MessageStatus::BeingReceived {
             queue,
-            dequeue_count,
-        } => json!({
-            "state": "being_received",
-            "destination": queue,
-            "dequeue_count": dequeue_count,
-        }),
+            dequeue_count: count,
+        } => {
+            dequeue_count = Some(count);
+            ("being_received", queue, None)
+        }
         MessageStatus::DeadLetter {
             destination,
-            reason,
+            reason: why,
             at,
-        } => json!({
-            "state": "dead_letter",
-            "destination": destination.to_string(),
-            "changed_at": time(at),
-            "reason": reason,
-        }),
+        } => {
+            reason = Some(why);
+            ("dead_letter", destination.to_string(), Some(at))
+        }
         // A state that this program does not know.
-        _ => json!({ "state": "unknown" }),
+        _ => ("unknown", String::new(), None),
     };
-    let mut row =
-        json!({ "message_id": id.to_string(), "last_known": HERE, "dequeue_count": null });
-    for field in MESSAGE.split(' ').chain(["dequeue_count"]) {
-        let known = known.get(field).cloned();
-        let value = known.or_else(|| row.get(field).cloned());
-        row[field] = value.unwrap_or_default();
-    }
-    row
+    json!({
+        "message_id": id.to_string(),
+        "state": state,
+        "destination": destination,
+        "hop": next,
+        "last_known": last_known,
+        "changed_at": changed_at.map(time),
+        "reason": reason,
+        "dequeue_count": dequeue_count,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]

@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
 use reveille::duration::Span;
 use serde::Serialize;
+use serde_json::json;
 
 use super::{
     IDLE, Way,
     fleet::{Idle, Outcome},
 };
+use crate::output;
 
 /// The price of 10,000 storage transactions, in US dollars.
 const PER_10_000: f64 = 0.01;
@@ -58,44 +59,34 @@ impl FleetFigures {
             month_cost: month_cost(per_minute(idle.transactions), outcome.transactions),
         }
     }
-
-    /// Returns the values of the table.
-    fn values(&self) -> [String; LABELS.len()] {
-        [
-            self.idle_tasks.to_string(),
-            format!("{:.0}", per_minute(self.idle_storage_transactions)),
-            span(self.latency_p50_ms),
-            span(self.latency_p99_ms),
-            self.busy_storage_transactions.to_string(),
-            format!("${:.2}", self.month_cost),
-        ]
-    }
 }
-
-const LABELS: [&str; 6] = [
-    "dequeue tasks while idle",
-    "storage transactions in an idle minute",
-    "latency p50, from put to handling",
-    "latency p99",
-    "storage transactions for the batch",
-    "a month* at $0.01 per 10,000",
-];
 
 impl Figures {
     pub(super) fn table(&self) -> String {
-        let mut table = Table::new();
-        let names = self.fleets.iter().map(|fleet| fleet.way.name());
-        table
-            .load_style(presets::UTF8_FULL_CONDENSED)
-            .set_header([""].into_iter().chain(names));
-        let columns: Vec<_> = self.fleets.iter().map(FleetFigures::values).collect();
-        for (number, label) in LABELS.into_iter().enumerate() {
-            let values = columns.iter().map(|values| &*values[number]);
-            table.add_row([label].into_iter().chain(values));
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let row = |label: &str, value: fn(&FleetFigures) -> String| {
+            let mut row = json!({ "": label });
+            for fleet in &self.fleets {
+                row[fleet.way.name()] = value(fleet).into();
+            }
+            row
+        };
+        let rows = [
+            row("dequeue tasks while idle", |of| of.idle_tasks.to_string()),
+            row("storage transactions in an idle minute", |of| {
+                format!("{:.0}", per_minute(of.idle_storage_transactions))
+            }),
+            row("latency p50, from put to handling", |of| {
+                span(of.latency_p50_ms)
+            }),
+            row("latency p99", |of| span(of.latency_p99_ms)),
+            row("storage transactions for the batch", |of| {
+                of.busy_storage_transactions.to_string()
+            }),
+            row("a month* at $0.01 per 10,000", |of| {
+                format!("${:.2}", of.month_cost)
+            }),
+        ];
+        let table = output::table_of(" woken polling", &rows);
         format!("{table}\n* 30 days of 22 idle hours, and one such batch a day")
     }
 }

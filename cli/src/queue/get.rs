@@ -55,17 +55,14 @@ impl Get {
         let queue = open(&self.named.url).await?;
         let max = usize::from(self.read.max);
         let (mut messages, mut got) = (Vec::new(), Ok(()));
-        while messages.len() < max {
+        while messages.len() < max && got.is_ok() {
             let more = queue.get(max - messages.len(), self.visibility_timeout);
             match more.await {
                 Ok(more) if more.is_empty() => break,
                 Ok(more) => messages.extend(more),
                 Err(error) if messages.is_empty() => return Err(error.into()),
                 // The messages so far are this command's: they are printed all the same.
-                Err(error) => {
-                    got = Err(error);
-                    break;
-                }
+                Err(error) => got = Err(error),
             }
         }
         let first = messages.first().map(|message| &message.body[..]);
@@ -116,7 +113,7 @@ impl ReadArgs {
                 output::note("no message is visible");
                 return Ok(Exit::NOT_FOUND);
             }
-            _ => message::list(named.format(), rows)?,
+            _ => message::list(named.output.format, rows)?,
         }
         Ok(Exit::OK)
     }

@@ -157,13 +157,8 @@ impl Driver {
                     self.on_look(look.map_err(Into::into).and_then(|look| Ok(look?)));
                 }
                 FleetStep::Call(decision) => {
-                    let FleetDecision {
-                        desired,
-                        current,
-                        backlog,
-                        reason,
-                        ..
-                    } = &decision;
+                    let (desired, current) = (decision.desired, decision.current);
+                    let (backlog, reason) = (decision.backlog, &decision.reason);
                     if let Some(format) = self.dry_run {
                         let row = json!({
                             "desired": desired,

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
+    layout::{
+        Constraint::{Fill, Length, Min},
+        Layout, Rect,
+    },
     style::{Color, Modifier, Style},
     text::{Line, Span},
     widgets::{Cell, Paragraph, Row, Sparkline, Table, Wrap},
@@ -29,18 +32,16 @@ const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
 const HEADER: Style = Style::new().add_modifier(Modifier::BOLD);
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
-    let further = view.stats.findings.len().saturating_sub(1).min(FINDINGS);
-    let further = u16::try_from(further).unwrap_or_default();
-    let rows = [1, 2, further, 1, 2, 1, 3, 1].map(Constraint::Length);
-    let rows = rows
-        .into_iter()
-        .chain([Constraint::Min(3), Constraint::Length(1)]);
+    let reasons = reasons(view);
+    let further = u16::try_from(reasons.len()).unwrap_or_default();
+    let rows = [1, 2, further, 1, 2, 1, 3, 1].map(Length);
+    let rows = rows.into_iter().chain([Min(3), Length(1)]);
     let areas = Layout::vertical(rows).split(frame.area());
     let title = format!("reveille top  {}", title(&view.stats));
     frame.render_widget(Line::from(title), areas[0]);
     let verdict = Paragraph::new(verdict(view)).wrap(Wrap { trim: true });
     frame.render_widget(verdict, areas[1]);
-    frame.render_widget(Paragraph::new(reasons(view)), areas[2]);
+    frame.render_widget(Paragraph::new(reasons), areas[2]);
     figures(frame, areas[4], view);
     line_of_notifications(frame, areas[6], view);
     let list = if view.lists_listeners {
@@ -60,14 +61,12 @@ pub(super) fn text(view: &View) -> String {
     let further = view.stats.findings.iter().skip(1);
     lines.extend(further.map(|finding| format!("  {}", finding.text)));
     lines.push(String::new());
-    let columns = columns(view).into_iter();
-    let columns: Vec<_> = columns
-        .map(|(head, value)| (head.replace(' ', "_"), Value::from(value)))
-        .collect();
-    let heads: Vec<_> = columns.iter().map(|(head, _)| &**head).collect();
-    let heads = heads.join(" ");
-    let row = Value::Object(columns.into_iter().collect());
-    lines.push(output::table_of(&heads, &[row]));
+    let (mut heads, mut row) = (Vec::new(), Value::default());
+    for (head, value) in columns(view) {
+        heads.push(head);
+        row[head] = value.into();
+    }
+    lines.push(output::table_of(&heads.join(" "), &[row]));
     let mut busiest = view.busiest();
     busiest.truncate(BUSIEST);
     if !busiest.is_empty() {
@@ -128,9 +127,9 @@ fn columns(view: &View) -> Vec<(&'static str, String)> {
         ("AWAKE", levels.awake.to_string()),
         ("POLLING", levels.polling.to_string()),
         ("TASKS", levels.active_dequeue_tasks.to_string()),
-        ("WAKE P50", latency(&view.rates.wake, 50)),
+        ("WAKE_P50", latency(&view.rates.wake, 50)),
         ("P99", latency(&view.rates.wake, 99)),
-        ("POLLS SAVED", savings.polls_avoided.to_string()),
+        ("POLLS_SAVED", savings.polls_avoided.to_string()),
         (
             "SAVED",
             format!("{:.2} {}", savings.price(), savings.currency),
@@ -141,10 +140,11 @@ fn columns(view: &View) -> Vec<(&'static str, String)> {
 fn figures(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let columns = columns(view);
     let width = |(head, value): &(&str, String)| {
-        Constraint::Length(u16::try_from(head.len().max(value.len())).unwrap_or(20))
+        Length(u16::try_from(head.len().max(value.len())).unwrap_or(20))
     };
     let widths: Vec<_> = columns.iter().map(width).collect();
-    let heads = columns.iter().map(|(head, _)| right(head, HEADER));
+    let heads = columns.iter().map(|(head, _)| head.replace('_', " "));
+    let heads = heads.map(|head| right(&head, HEADER));
     let values = columns.iter().map(|(_, value)| right(value, Style::new()));
     let rows = [Row::new(heads), Row::new(values)];
     frame.render_widget(Table::new(rows, widths).column_spacing(1), area);
@@ -160,7 +160,7 @@ fn line_of_notifications(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let newest = view.notified.len().saturating_sub(width);
     let line: Vec<u64> = view.notified.iter().skip(newest).copied().collect();
     let most = line.iter().max().copied().unwrap_or_default();
-    let [head, graph] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+    let [head, graph] = Layout::vertical([Length(1), Min(1)]).areas(area);
     let head_text = format!("notifications a second, at most {most}");
     frame.render_widget(Line::styled(head_text, QUIET), head);
     let graph_line = Sparkline::default()
@@ -171,12 +171,12 @@ fn line_of_notifications(frame: &mut Frame<'_>, area: Rect, view: &View) {
 
 fn queues(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(6),
-        Constraint::Length(9),
+        Fill(1),
+        Length(9),
+        Length(9),
+        Length(9),
+        Length(6),
+        Length(9),
     ];
     let heads = ["BACKLOG", "RATE", "LISTENERS", "BUSY", "IDLE"];
     let heads = heads.into_iter().map(|head| right(head, HEADER));
@@ -212,13 +212,8 @@ fn queue_row(row: &QueueRow) -> Row<'static> {
 }
 
 fn listeners(frame: &mut Frame<'_>, area: Rect, view: &View) {
-    let widths = [
-        Constraint::Fill(1),
-        // `agent silent 1m30s`
-        Constraint::Length(18),
-        Constraint::Length(9),
-        Constraint::Fill(1),
-    ];
+    // 18: `agent silent 1m30s`
+    let widths = [Fill(1), Length(18), Length(9), Fill(1)];
     let heads = ["LISTENER", "STATE", "TASKS", "LISTENS TO"];
     let heads = heads.map(|head| Cell::from(Span::styled(head, HEADER)));
     let table = Table::new(view.listeners.iter().map(listener_row), widths);
