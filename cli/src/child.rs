@@ -9,8 +9,9 @@ pub(super) mod init;
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt::Display,
     io,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
     path::Path,
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -49,8 +50,14 @@ pub(crate) fn check_exists(command: &[OsString]) -> Result<(), Failed> {
     if exists(name) {
         return Ok(());
     }
-    let name = name.to_string_lossy();
-    Err(Failed(format!("`{name}` cannot be run: no such command")))
+    Err(cannot_run(command, "no such command"))
+}
+
+/// Returns the error of a command that was not started.
+pub(crate) fn cannot_run(command: &[OsString], why: impl Display) -> Failed {
+    let name = command.first().map(|name| name.to_string_lossy());
+    let name = name.unwrap_or_default();
+    Failed(format!("`{name}` cannot be run: {why}"))
 }
 
 /// Returns a command without this program's token.
@@ -59,6 +66,14 @@ pub(crate) fn without_token(command: &[OsString]) -> std::process::Command {
     let mut command = std::process::Command::new(name);
     command.args(arguments).env_remove(credential::VARIABLE);
     command
+}
+
+impl Ended {
+    /// Returns whether SIGTERM killed the command, or the command of a shell.
+    pub(crate) fn died_of_sigterm(&self) -> bool {
+        const TERM: i32 = Number::TERM.as_raw();
+        self.status.signal() == Some(TERM) || self.status.code() == Some(128 + TERM)
+    }
 }
 
 impl Process {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 #[cfg(feature = "nats")]
 use reveille::{ClusterAck, ClusterConfig, NatsConfig, NatsCredentials};
 
-use super::exit::Usage;
+use super::{exit::Usage, values};
 
 const HEADING: &str = "Cluster";
 
@@ -57,9 +57,6 @@ pub(super) enum Ack {
 #[cfg(not(feature = "nats"))]
 #[derive(Debug, PartialEq)]
 pub(super) enum ClusterConfig {}
-
-/// Characters of the host name in a relay's id: below the limit of an id for any host name.
-const HOST_LETTERS: usize = 100;
 
 /// Clients move one after another. With the grace and the hand-over of timers a relay ends within
 /// 45 s, so the manifests of deploy/ make a supervisor wait for longer than its default.
@@ -145,19 +142,8 @@ impl ClusterArgs {
 /// Returns the default id of a relay in a cluster: the host's name and four random digits, as the
 /// ids of a cluster's relays must differ.
 pub(super) fn relay_id() -> String {
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
-    named_after(&host)
-}
-
-fn named_after(host: &str) -> String {
-    let is_letter = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let host: String = host.chars().filter(is_letter).take(HOST_LETTERS).collect();
     let number = fastrand::u16(0..10_000);
-    match host.is_empty() {
-        true => format!("relay-{number:04}"),
-        false => format!("{host}-{number:04}"),
-    }
+    format!("{}-{number:04}", values::host())
 }
 
 #[cfg(test)]
@@ -247,21 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_of_the_host_and_keep_the_rule_for_names() {
-        let long = "h".repeat(300);
-        for (host, start) in [
-            ("node-7.example", "node-7.example-"),
-            ("", "relay-"),
-            ("ä/b", "b-"),
-            (&long, "hhh"),
-        ] {
-            let id = named_after(host);
-            assert!(id.starts_with(start), "{id}");
+    fn the_ids_of_a_host_differ() {
+        let ids: std::collections::BTreeSet<_> = (0..8).map(|_| relay_id()).collect();
+        assert!(ids.len() > 1, "{ids:?}");
+        for id in ids {
             let digits = id.rsplit_once('-').expect("digits").1;
             assert!(digits.len() == 4 && digits.parse::<u16>().is_ok(), "{id}");
             reveille::ListenerId::new(&id).expect("a name");
         }
-        let ids: std::collections::BTreeSet<_> = (0..8).map(|_| named_after("a")).collect();
-        assert!(ids.len() > 1, "{ids:?}");
     }
 }

@@ -167,13 +167,13 @@ impl Verb {
             Self::Send(send) => return send.run(settings).await,
             Self::Receive { dir, queue, max } => {
                 let manager = dir.open(settings).await?;
-                receive(&manager, &queue, max, dir.format()).await?;
+                receive(&manager, &queue, max, dir.output.format).await?;
             }
             Self::Status(status) => status.run(settings).await?,
             Self::History { dir, max } => {
                 let entries = dir.open(settings).await?.history(max).await?;
                 let rows: Vec<_> = entries.iter().map(history_row).collect();
-                dir.format().rows(HISTORY, &rows)?;
+                dir.output.format.rows(HISTORY, &rows)?;
             }
             Self::Dead(dead) => dead.run(settings).await?,
             Self::Requeue(requeue) => requeue.run(settings).await?,
@@ -188,7 +188,7 @@ impl Verb {
                     true => ("forgot whose queue file it is", Exit::OK),
                     false => ("there is no such sender", Exit::NOT_FOUND),
                 };
-                dir.format().next(&row, line)?;
+                dir.output.format.next(&row, line)?;
                 return Ok(exit);
             }
             Self::Forget { dir, machine, .. } => {
@@ -202,7 +202,7 @@ impl Verb {
                     output::count(again, "message")
                 );
                 let row = json!({ "machine": machine, "given_up": given_up, "sent_again": again });
-                dir.format().next(&row, line)?;
+                dir.output.format.next(&row, line)?;
             }
             Self::NewIdentity { dir } => {
                 // Opens it first: hosting creates a file.
@@ -211,7 +211,9 @@ impl Verb {
                 let removed = manager.new_identity().await?.removed;
                 let messages = output::count(removed, "message");
                 let line = format!("it has a new identity; {messages} of the original removed");
-                dir.format().next(&json!({ "removed": removed }), line)?;
+                dir.output
+                    .format
+                    .next(&json!({ "removed": removed }), line)?;
             }
         }
         Ok(Exit::OK)
@@ -221,10 +223,6 @@ impl Verb {
 impl Dir {
     async fn open(&self, settings: &Settings) -> Result<QueueManager, Error> {
         open(&self.place, settings, false).await
-    }
-
-    fn format(&self) -> Format {
-        self.output.format
     }
 }
 

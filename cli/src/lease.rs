@@ -20,13 +20,14 @@ use tokio::time::Instant;
 
 use super::{
     child::{self, Process},
-    exit::{Exit, Failed},
+    exit::Exit,
     log,
     output::{self, OutputArgs},
     program,
     signals::Interrupts,
     store::StoreArgs,
     target::WARN_AFTER,
+    values,
 };
 
 /// Let one process at a time run a command
@@ -150,8 +151,7 @@ impl Run {
             Ok(ended) => ended,
             Err(error) => {
                 release(held).await;
-                let name = self.command[0].to_string_lossy();
-                return Err(Failed(format!("`{name}` cannot be run: {error}")).into());
+                return Err(child::cannot_run(&self.command, error).into());
             }
         };
         if lost {
@@ -296,9 +296,5 @@ async fn release(held: LeaseGuard) {
 
 /// Returns host name and process id as the holder's name.
 fn this_process() -> String {
-    let system = rustix::system::uname();
-    // Cut, so that any host name stays well below the limit of a holder's name.
-    let host = system.nodename().to_string_lossy();
-    let plain = host.chars().filter(char::is_ascii_graphic).take(64);
-    format!("{}-{}", plain.collect::<String>(), std::process::id())
+    format!("{}-{}", values::host(), std::process::id())
 }

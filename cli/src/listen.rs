@@ -25,12 +25,10 @@ use self::worker::{EndCause, Worker};
 use super::{
     child::{self, KILL_AFTER},
     exit::{Exit, Failed},
-    log,
-    output::{self, Format},
-    queue,
+    log, output, queue,
     signals::{Interrupts, Signal},
     target::{IdArgs, RelayArgs, Target},
-    values::{self, LogFormat},
+    values,
 };
 
 /// Run a command for each message of a queue
@@ -169,11 +167,7 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(None);
         values::check_open("metrics-listen", self.metrics_listen, target.insecure)?;
-        let log = match target.format {
-            Format::Table => LogFormat::Text,
-            Format::Json | Format::Jsonl => LogFormat::Json,
-        };
-        log::start(LOG, log);
+        log::start(LOG, target.format.into());
         let mut interrupts = Interrupts::of_service(false)?;
         tokio::select! {
             outcome = self.prepare(&target) => outcome?.run(&mut interrupts).await,

@@ -18,7 +18,8 @@ use self::{
 };
 use super::{
     exit::{Exit, Usage},
-    output::{Format, OutputArgs},
+    output::OutputArgs,
+    values,
 };
 
 /// Read and write queues
@@ -128,7 +129,7 @@ impl Args {
                     false => format!("{address} exists already"),
                 };
                 let row = json!({ "queue": address, "created": created });
-                named.format().next(&row, line)?;
+                named.output.format.next(&row, line)?;
             }
             Verb::List { url, output } => {
                 let rows = list(&url).await?;
@@ -141,7 +142,7 @@ impl Args {
                 let queue = open(&named.url).await?;
                 let depth = queue.depth().await?;
                 let row = json!({ "queue": queue.address().to_string(), "depth": depth });
-                named.format().next(&row, depth)?;
+                named.output.format.next(&row, depth)?;
             }
             Verb::Move(messages) => return messages.run().await,
             Verb::Purge(named) => {
@@ -149,12 +150,16 @@ impl Args {
                 queue.purge().await?;
                 let address = queue.address().to_string();
                 let line = format!("deleted all messages of {address}");
-                named.format().next(&json!({ "queue": address }), line)?;
+                named
+                    .output
+                    .format
+                    .next(&json!({ "queue": address }), line)?;
             }
             Verb::Address(named) => {
                 let address = queue::address(&named.url)?.to_string();
                 named
-                    .format()
+                    .output
+                    .format
                     .next(&json!({ "queue": address }), &address)?;
             }
         }
@@ -162,36 +167,23 @@ impl Args {
     }
 }
 
-impl Named {
-    fn format(&self) -> Format {
-        self.output.format
-    }
-}
-
 /// Opens a queue that outlives this command: refuses one in memory. Does not create a file.
-pub(super) async fn open(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
-    refuse_memory(url)?;
-    queue::open(url).await.map_err(|error| match error.kind() {
+pub(super) async fn open(url: &str) -> anyhow::Result<Arc<dyn WorkQueue>> {
+    values::refuse_memory("queue: a queue", url)?;
+    let opened = queue::open(url).await;
+    Ok(opened.map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let message = format!("{error}: `queue create` and `--create` create it");
             Error::new(ErrorKind::NotFound, message)
         }
         _ => error,
-    })
+    })?)
 }
 
 /// Opens such a queue, and creates it if it is missing; returns whether it was.
-pub(super) async fn create(url: &str) -> Result<(Arc<dyn WorkQueue>, bool), Error> {
-    refuse_memory(url)?;
-    queue::create(url).await
-}
-
-fn refuse_memory(url: &str) -> Result<(), Error> {
-    if url.starts_with("memory:") {
-        let rule = "a queue in memory is lost when this command ends: use `sqlite:PATH?queue=NAME`";
-        return Err(Error::invalid("queue", rule));
-    }
-    Ok(())
+pub(super) async fn create(url: &str) -> anyhow::Result<(Arc<dyn WorkQueue>, bool)> {
+    values::refuse_memory("queue: a queue", url)?;
+    Ok(queue::create(url).await?)
 }
 
 async fn list(url: &str) -> anyhow::Result<Vec<Value>> {

@@ -24,12 +24,10 @@ use self::{hook::HookArgs, workers::CommandWorkers};
 use super::{
     child,
     exit::{Exit, Usage},
-    log,
-    output::Format,
-    queue,
+    log, queue,
     signals::{Interrupts, Signal},
     target::{IdArgs, RelayArgs, Target},
-    values::{self, LogFormat},
+    values,
 };
 
 /// Start workers for queues that have work, and none while they have none
@@ -110,11 +108,7 @@ const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::liste
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(None);
-        let log = match target.format {
-            Format::Table => LogFormat::Text,
-            Format::Json | Format::Jsonl => LogFormat::Json,
-        };
-        log::start(LOG, log);
+        log::start(LOG, target.format.into());
         let mut interrupts = Interrupts::of_service(false)?;
         let id = self.id.resolve("scale")?;
         let stop = CancellationToken::new();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{
     exit::{Failed, Usage},
-    output,
+    output, values,
 };
 
 /// The store of a verb, as typed.
@@ -32,10 +32,10 @@ impl StoreArgs {
 
     fn resolve_in(&self, machine: &Path) -> Result<String, Usage> {
         match self.store.as_deref() {
-            Some("memory:") => Err(Usage(
-                "--store: a store in memory is lost when this command ends: name a file".to_owned(),
-            )),
-            Some(url) => Ok(url.to_owned()),
+            Some(url) => {
+                values::refuse_memory("--store: a store", url)?;
+                Ok(url.to_owned())
+            }
             None if machine.is_dir() => {
                 let url = format!("sqlite:{}", machine.join("reveille.db").display());
                 output::note(format_args!("store: {url} (this machine's default)"));

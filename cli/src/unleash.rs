@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reveille::{
     Client, FlagEvent, FlagName, FlagState, FlagWatcher, FlagWatcherInfo, LeashOptions, Limits,
-    ListenerId, UnleashOptions, duration, flag::StoreFlags,
+    ListenerId, UnleashOptions, flag::StoreFlags,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -242,9 +242,6 @@ fn row(state: &FlagState, watchers: Option<u32>, acks: &Value) -> Value {
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    if span.is_zero() || span > Limits::TTL {
-        return Err("must be more than 0 and at most 3650d".to_owned());
-    }
-    Ok(span)
+    let is_valid = |ttl: Duration| !ttl.is_zero() && ttl <= Limits::TTL;
+    values::duration(text, is_valid, "must be more than 0 and at most 3650d")
 }

@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use reveille::{ConsoleMode, duration};
+use reveille::ConsoleMode;
 
-use super::exit::Usage;
+use super::{exit::Usage, output::Format};
 
 /// The address of the admin port; `None` for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,15 @@ pub(crate) enum LogFormat {
     Text,
     /// One object a line
     Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Table => Self::Text,
+            Format::Json | Format::Jsonl => Self::Json,
+        }
+    }
 }
 
 /// Parses what the page on the admin port may do.
@@ -89,10 +98,43 @@ pub(crate) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T
 
 /// Parses a duration above zero.
 pub(crate) fn pause(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    match span.is_zero() {
-        true => Err("must be above zero".to_owned()),
-        false => Ok(span),
+    duration(text, |pause| !pause.is_zero(), "must be above zero")
+}
+
+/// Parses a duration that keeps a rule.
+pub(crate) fn duration(
+    text: &str,
+    is_valid: impl FnOnce(Duration) -> bool,
+    rule: &str,
+) -> Result<Duration, String> {
+    let parsed = reveille::duration::parse(text).map_err(|error| error.to_string())?;
+    is_valid(parsed)
+        .then_some(parsed)
+        .ok_or_else(|| rule.to_owned())
+}
+
+/// Refuses a store or a queue in memory.
+pub(crate) fn refuse_memory(what: &str, url: &str) -> Result<(), Usage> {
+    match url.starts_with("memory:") {
+        false => Ok(()),
+        true => Err(Usage(format!(
+            "{what} in memory is lost when this command ends: name a file, as `sqlite:PATH`"
+        ))),
+    }
+}
+
+/// Returns the host's name as a part of an id.
+pub(crate) fn host() -> String {
+    host_part(&rustix::system::uname().nodename().to_string_lossy())
+}
+
+/// Cuts a name, so that it stays below the limit of an id.
+fn host_part(name: &str) -> String {
+    let is_letter = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let name: String = name.chars().filter(is_letter).take(64).collect();
+    match name.is_empty() {
+        true => "host".to_owned(),
+        false => name,
     }
 }
 
@@ -125,5 +167,18 @@ mod tests {
         let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
         assert_eq!(admin_address(":7601"), Ok(admin));
         assert!(admin_address("nowhere").is_err());
+    }
+
+    #[test]
+    fn a_host_is_a_part_of_an_id() {
+        let long = "h".repeat(300);
+        for (name, part) in [
+            ("node-7.example", "node-7.example"),
+            ("", "host"),
+            ("ä/b", "b"),
+            (&long, &long[..64]),
+        ] {
+            assert_eq!(host_part(name), part);
+        }
     }
 }

@@ -3,17 +3,15 @@
 use std::{ffi::OsString, os::unix::process::CommandExt as _, time::Duration};
 
 use async_trait::async_trait;
-use reveille::{
-    Error, ErrorKind, FlagName, GlobalFlag, duration, flag::StoreFlag, release::Release, store,
-};
+use reveille::{Error, ErrorKind, FlagName, GlobalFlag, flag::StoreFlag, release::Release, store};
 use tokio::sync::OnceCell;
 
 use super::{
     child,
-    exit::{Exit, Failed},
-    flag::{self, refuse_memory},
-    output, program,
+    exit::Exit,
+    flag, output, program,
     target::{IdArgs, WaitingArgs},
+    values,
 };
 
 /// Wait until a flag is set, then run a command
@@ -68,14 +66,16 @@ impl Args {
         }
         let target = self.target.resolve();
         let interval = self.interval.unwrap_or_default();
-        self.store.as_deref().map_or(Ok(()), refuse_memory)?;
+        if let Some(url) = &self.store {
+            values::refuse_memory("--store: a store", url)?;
+        }
         let stored = self.store.clone().map(|url| UnopenedFlag {
             url,
             name: self.flag.clone(),
             flag: OnceCell::new(),
         });
         let (mut release, relay) = match stored {
-            Some(stored) if !self.target.names_relay() => {
+            Some(stored) if self.target.relay.relay.is_none() => {
                 (Release::reading(self.flag.clone(), stored, interval), None)
             }
             stored => {
@@ -99,14 +99,13 @@ impl Args {
             output::note(format_args!("not acknowledged: {error}"));
         }
         let line = flag::line(&released);
-        let Some(program) = self.command.first() else {
+        if self.command.is_empty() {
             target.format.next(&flag::row(&released), line)?;
             return Ok(Exit::OK);
-        };
+        }
         output::note(line);
         let error = child::without_token(&self.command).exec();
-        let program = program.to_string_lossy();
-        Err(Failed(format!("`{program}` cannot be run: {error}")).into())
+        Err(child::cannot_run(&self.command, error).into())
     }
 }
 
@@ -128,9 +127,6 @@ impl GlobalFlag for UnopenedFlag {
 
 /// Parses an interval. Refuses 0, which would poll without a pause.
 fn interval(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    match span < MIN_INTERVAL {
-        true => Err("must be at least 10ms".to_owned()),
-        false => Ok(span),
-    }
+    let is_valid = |interval| interval >= MIN_INTERVAL;
+    values::duration(text, is_valid, "must be at least 10ms")
 }

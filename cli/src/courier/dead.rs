@@ -73,7 +73,7 @@ const COLUMNS: &str = "message_id destination bytes died_at reason";
 impl Dead {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
         let manager = self.dir.open(settings).await?;
-        let format = self.dir.format();
+        let format = self.dir.output.format;
         match self.message_id {
             Some(id) if self.remove => {
                 manager.remove_dead_letter(id).await?;
@@ -125,7 +125,7 @@ impl Requeue {
         }
         // The id from now on is null with --all.
         let row = json!({ "requeued": requeued, "message_id": id, "dead_letters": left });
-        Ok(self.dir.format().next(&row, line)?)
+        Ok(self.dir.output.format.next(&row, line)?)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     io,
-    os::unix::process::ExitStatusExt as _,
     pin::pin,
     process::Stdio,
     sync::{
@@ -248,12 +247,6 @@ impl Ended {
     /// Returns whether a shell could not run the program.
     fn could_not_run(&self) -> bool {
         !self.terminated && matches!(self.status.code(), Some(NOT_RUN | NOT_FOUND))
-    }
-
-    /// Also a shell whose command died of it.
-    fn died_of_sigterm(&self) -> bool {
-        const TERM: i32 = Signal::Terminate.number().as_raw();
-        self.status.signal() == Some(TERM) || self.status.code() == Some(128 + TERM)
     }
 }
 

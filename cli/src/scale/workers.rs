@@ -1,16 +1,10 @@
 //! Runs a worker's command to its end, and reads the signals of the machine.
 
-use std::{
-    ffi::OsString,
-    os::unix::process::ExitStatusExt as _,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{ffi::OsString, process::Stdio, time::Duration};
 
 use async_trait::async_trait;
 use bytesize::ByteSize;
 use reveille::agent::{Worker, WorkerEnd, Workers};
-use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::{Ended, Process};
@@ -33,14 +27,12 @@ pub(super) struct CommandWorkers {
 const UNFINISHED: i32 = 75;
 
 impl CommandWorkers {
-    fn judge(&self, status: ExitStatus, was_ended: bool) -> WorkerEnd {
-        let died_of_sigterm = status.signal() == Some(Signal::TERM.as_raw())
-            || status.code() == Some(128 + Signal::TERM.as_raw());
-        match status.code() {
+    fn judge(&self, ended: &Ended) -> WorkerEnd {
+        match ended.status.code() {
             Some(0) => WorkerEnd::Done,
             Some(UNFINISHED) => WorkerEnd::Unfinished,
-            _ if was_ended && self.serve && died_of_sigterm => WorkerEnd::Done,
-            _ => WorkerEnd::Failed(status.to_string()),
+            _ if ended.terminated && self.serve && ended.died_of_sigterm() => WorkerEnd::Done,
+            _ => WorkerEnd::Failed(ended.status.to_string()),
         }
     }
 }
@@ -62,7 +54,7 @@ impl Workers for CommandWorkers {
             Err(error) => return WorkerEnd::Failed(format!("it cannot be run: {error}")),
         };
         match process.run_until(end.cancelled(), self.grace).await {
-            Ok(Ended { status, terminated }) => self.judge(status, terminated),
+            Ok(ended) => self.judge(&ended),
             Err(error) => WorkerEnd::Failed(error.to_string()),
         }
     }
@@ -123,6 +115,8 @@ fn free_of(meminfo: &str) -> ByteSize {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
+
     use super::*;
 
     #[test]
@@ -160,17 +154,15 @@ mod tests {
 
     #[test]
     fn an_exit_code_says_how_a_worker_ended() {
-        let code = |code: i32| ExitStatus::from_raw(code << 8);
-        let term = ExitStatus::from_raw(15);
-        let drains = workers(false, None);
-        assert_eq!(drains.judge(code(0), false), WorkerEnd::Done);
-        assert_eq!(drains.judge(code(75), false), WorkerEnd::Unfinished);
-        assert!(matches!(drains.judge(code(1), false), WorkerEnd::Failed(_)));
-        assert!(matches!(drains.judge(term, true), WorkerEnd::Failed(_)));
-        assert_eq!(workers(true, None).judge(term, true), WorkerEnd::Done);
-        assert!(matches!(
-            workers(true, None).judge(term, false),
-            WorkerEnd::Failed(_)
-        ));
+        let judge = |serve: bool, status: i32, terminated: bool| {
+            let status = ExitStatus::from_raw(status);
+            workers(serve, None).judge(&Ended { status, terminated })
+        };
+        assert_eq!(judge(false, 0, false), WorkerEnd::Done);
+        assert_eq!(judge(false, 75 << 8, false), WorkerEnd::Unfinished);
+        assert!(matches!(judge(false, 1 << 8, false), WorkerEnd::Failed(_)));
+        assert!(matches!(judge(false, 15, true), WorkerEnd::Failed(_)));
+        assert_eq!(judge(true, 15, true), WorkerEnd::Done);
+        assert!(matches!(judge(true, 15, false), WorkerEnd::Failed(_)));
     }
 }

@@ -118,13 +118,11 @@ impl Runner {
                 Ok(self.running())
             }
             Err(error) => {
-                let program = self.command.first().map(|name| name.to_string_lossy());
-                let program = program.unwrap_or_default();
-                let text = format!("`{program}` cannot be run: {error}");
+                let failed = child::cannot_run(&self.command, &error);
                 if child::is_permanent(&error) {
-                    return Err(Failed(text));
+                    return Err(failed);
                 }
-                output::note(format_args!("{}: {text}", work.queue));
+                output::note(format_args!("{}: {failed}", work.queue));
                 self.failed(work);
                 Ok(None)
             }
