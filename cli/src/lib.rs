@@ -22,7 +22,6 @@
 
 mod auth;
 mod backup;
-mod causes;
 mod child;
 mod cluster;
 mod completions;
