@@ -1,8 +1,6 @@
 //! `flag get`, `flag list`, `flag watch`: reads flags. [`FlagsArgs`] reaches the flags of a relay or of a
 //! store, for all verbs of flags.
 
-use std::time::Duration;
-
 use clap::Subcommand;
 use reveille::{
     Client, Error, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcher, FlagWatcherInfo,
@@ -11,10 +9,9 @@ use reveille::{
 use serde_json::{Value, json};
 
 use super::{
-    exit::Exit,
+    exit::{Exit, Usage},
     output::{self, Format, time},
-    target::{Target, TargetArgs, WaitingArgs, note_unanswered},
-    values,
+    target::{self, Target, TargetArgs, WaitingArgs, note_unanswered},
 };
 
 /// Read durable flags
@@ -81,7 +78,7 @@ pub(super) struct FlagsArgs {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
-    pub(super) target: TargetArgs,
+    target: TargetArgs,
 }
 
 pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
@@ -125,34 +122,40 @@ impl Args {
                 let watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
                 let link = watcher.link();
                 let watching = watch(&client, watcher, &target);
-                let timeout = target.timeout.unwrap_or(Duration::MAX);
-                tokio::time::timeout(timeout, watching)
-                    .await
-                    .unwrap_or_else(|_| {
-                        output::note(target.timed_out_waiting(&link.borrow()));
-                        Ok(Exit::TIMED_OUT)
-                    })
+                match target.timeout {
+                    None => watching.await,
+                    Some(timeout) => match tokio::time::timeout(timeout, watching).await {
+                        Ok(ended) => ended,
+                        Err(_) => {
+                            output::note(target.timed_out_waiting(&link.borrow()));
+                            Ok(Exit::TIMED_OUT)
+                        }
+                    },
+                }
             }
         }
     }
 }
 
 async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
-    target
-        .noting_causes(client, watcher.link(), async {
-            while let Some(event) = watcher.next_event().await {
-                if let FlagEvent::State(state) = event? {
-                    target.format.next(&row(&state), line(&state))?;
-                }
+    target::noting_causes(client, watcher.link(), async {
+        while let Some(event) = watcher.next_event().await {
+            if let FlagEvent::State(state) = event? {
+                target.format.next(&row(&state), line(&state))?;
             }
-            Ok(Exit::FAILURE)
-        })
-        .await
+        }
+        Ok(Exit::FAILURE)
+    })
+    .await
 }
 
 impl FlagsArgs {
     pub(super) fn format(&self) -> Format {
         self.target.relay.output.format
+    }
+
+    pub(super) fn target(&self) -> Target {
+        self.target.resolve()
     }
 
     /// Calls the relay or the store within --timeout. `creates`: a store's missing file is created.
@@ -162,12 +165,12 @@ impl FlagsArgs {
         of_relay: impl AsyncFnOnce(&Client) -> reveille::Result<T>,
         of_store: impl AsyncFnOnce(StoreFlags) -> reveille::Result<T>,
     ) -> anyhow::Result<T> {
-        let target = self.target.resolve();
+        let target = self.target();
         let Some(url) = &self.store else {
             let client = target.client()?;
             return Ok(target.within(of_relay(&client)).await?);
         };
-        values::refuse_memory("--store: a store", url)?;
+        refuse_memory(url)?;
         let calling = async {
             let opened = match creates {
                 true => store::open(url).await,
@@ -183,6 +186,16 @@ impl FlagsArgs {
         };
         let called = tokio::time::timeout(timeout, calling).await;
         Ok(called.unwrap_or_else(late)?)
+    }
+}
+
+/// Refuses a store in memory: no other process can read it.
+pub(super) fn refuse_memory(url: &str) -> Result<(), Usage> {
+    match url.starts_with("memory:") {
+        false => Ok(()),
+        true => Err(Usage(
+            "store: no other process can read a store in memory: name a shared store".to_owned(),
+        )),
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
+    causes::Causes,
     exit::{Exit, Failed},
     output,
     target::{self, Target, TargetArgs},
@@ -54,7 +55,7 @@ impl Args {
 /// Waits until the relay serves, and prints why it does not.
 async fn wait(target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
-    let (began, mut noted) = (Instant::now(), false);
+    let (began, mut causes) = (Instant::now(), Causes::default());
     loop {
         let error: anyhow::Error = match target.within(client.not_ready()).await {
             Ok(None) => return Ok(Exit::OK),
@@ -66,8 +67,8 @@ async fn wait(target: &Target) -> anyhow::Result<Exit> {
         if target.timeout.is_some_and(|limit| waited + PAUSE > limit) {
             return Err(error);
         }
-        if waited > target::WARN_AFTER && !std::mem::replace(&mut noted, true) {
-            output::note(format_args!("{}; still trying", output::one_line(&error)));
+        if waited > target::WARN_AFTER {
+            causes.note(&output::one_line(&error));
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -22,6 +22,7 @@
 
 mod auth;
 mod backup;
+mod causes;
 mod child;
 mod cluster;
 mod completions;

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{Client, Error, ErrorKind, Limits, Notification, QueueAddress};
-use serde_json::json;
+use reveille::{
+    Accepted, Client, Error, ErrorKind, Limits, Notification, PublisherOptions, QueueAddress,
+    duration,
+};
+use serde_json::{Value, json};
 use strsim::osa_distance;
 use tokio::time::timeout;
 
@@ -47,7 +50,12 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         let client = target.client()?;
-        let publisher = target.publisher(&client, &self.publisher);
+        let options = PublisherOptions {
+            name: self.publisher.clone(),
+            deadline: target.timeout.unwrap_or(Duration::MAX),
+            ..PublisherOptions::default()
+        };
+        let publisher = client.publisher_with(options);
         let notification = |queue: &QueueAddress| Notification {
             payload_size: self.payload_size,
             messages: self.messages,
@@ -55,51 +63,68 @@ impl Args {
             ..Notification::new(queue.clone())
         };
         let notifications = self.queues.iter().map(notification).collect();
-        let notifying = publisher.notify_each(notifications);
-        let results = target.acknowledged(&client, &publisher, notifying).await?;
-        let (mut rows, mut errors, mut without) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (queue, result) in self.queues.iter().zip(results) {
-            match result {
-                Ok(accepted) => {
-                    rows.push(json!({
-                        "queue": queue.to_string(),
-                        "sequence": accepted.sequence,
-                        "listeners": accepted.listeners,
-                    }));
-                    if accepted.listeners == 0 {
-                        without.insert(queue.to_string());
-                    }
-                }
-                Err(error) => errors.push((queue, refusal(error))),
+        let notifying = async {
+            let results = publisher.notify_each(notifications).await?;
+            // The deadline of all is that of the command: the relay's absence is the cause.
+            let late = |result: &reveille::Result<_>| {
+                let error = result.as_ref().err();
+                error.is_some_and(|error| error.kind() == ErrorKind::Timeout)
+            };
+            match results.first() {
+                Some(Err(error)) if results.iter().all(late) => Err(error.clone()),
+                _ => Ok(results),
             }
-        }
-        if !rows.is_empty() {
+        };
+        let results = target
+            .acknowledged(&client, notifying, || publisher.failure())
+            .await?;
+        let results: Vec<_> = self.queues.iter().zip(results).collect();
+        let accepted =
+            |(queue, result): &(_, reveille::Result<_>)| Some((*queue, *result.as_ref().ok()?));
+        let accepted: Vec<(&QueueAddress, Accepted)> =
+            results.iter().filter_map(accepted).collect();
+        let row = |(queue, accepted): &(&QueueAddress, Accepted)| -> Value {
+            json!({
+                "queue": queue.to_string(),
+                "sequence": accepted.sequence,
+                "listeners": accepted.listeners,
+            })
+        };
+        let rows: Vec<_> = accepted.iter().map(row).collect();
+        let mut errors = results
+            .into_iter()
+            .filter_map(|(queue, result)| Some((queue, result.err()?)));
+        let first = errors.next();
+        if first.is_none() || !rows.is_empty() {
             target.format.rows("queue sequence listeners", &rows)?;
         }
-        hint(&without, &client).await;
-        let mut errors = errors.into_iter();
-        let first = errors.next();
+        self.hint(&accepted, &client).await;
         for (queue, error) in errors {
+            let error = refusal(error);
             output::note(format_args!("error: {queue}: {error}"));
         }
         match first {
-            Some((queue, error)) => Err(anyhow::Error::from(error).context(queue.clone())),
+            Some((queue, error)) => Err(anyhow::Error::from(refusal(error)).context(queue.clone())),
             None => Ok(Exit::OK),
         }
     }
-}
 
-/// Prints one hint about all queues without a listener.
-async fn hint(without: &BTreeSet<String>, client: &Client) {
-    let Some(queue) = without.first() else { return };
-    let others = match without.len() as u64 - 1 {
-        0 => String::new(),
-        others => format!(" and {}", output::count(others, "other queue")),
-    };
-    let near = near_hint(client, queue).await;
-    output::note(format_args!(
-        "hint: no listener is connected yet for {queue}{others}{near}"
-    ));
+    /// Prints one hint about all queues without a listener.
+    async fn hint(&self, accepted: &[(&QueueAddress, Accepted)], client: &Client) {
+        let without = accepted
+            .iter()
+            .filter(|(_, accepted)| accepted.listeners == 0);
+        let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
+        let Some(queue) = without.first() else { return };
+        let others = match without.len() as u64 - 1 {
+            0 => String::new(),
+            others => format!(" and {}", output::count(others, "other queue")),
+        };
+        let near = near_hint(client, queue).await;
+        output::note(format_args!(
+            "hint: no listener is connected yet for {queue}{others}{near}"
+        ));
+    }
 }
 
 /// Says what to do for want of room: the process ends, so its publisher does not notify again.
@@ -133,5 +158,9 @@ async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
-    values::duration(text, |delay| delay <= Limits::DELAY, "must be at most 14d")
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    if span > Limits::DELAY {
+        return Err("must be at most 14d".to_owned());
+    }
+    Ok(span)
 }

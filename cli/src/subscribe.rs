@@ -72,6 +72,7 @@ struct WakeLoop<'a> {
     link: watch::Receiver<LinkState>,
     /// The number of the newest stream.
     stream: u64,
+    is_connected: bool,
     runner: Runner,
     poller: Poller,
     /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
@@ -93,6 +94,7 @@ impl Args {
             target: &target,
             client: &client,
             link: subscription.link(),
+            is_connected: false,
             stream: 0,
             subscription,
             runner: Runner::new(self.command.clone()),
@@ -108,7 +110,7 @@ impl Args {
         let link = wake_loop.link.clone();
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let ended = tokio::select! {
-            outcome = target.noting_causes(&client, link, wake_loop.run()) => outcome,
+            outcome = target::noting_causes(&client, link, wake_loop.run()) => outcome,
             () = timeout => {
                 output::note(target.timed_out_waiting(&wake_loop.link.borrow()));
                 Ok(Exit::TIMED_OUT)
@@ -237,11 +239,21 @@ impl WakeLoop<'_> {
     async fn on_link_change(&mut self) {
         let link = self.link.borrow_and_update().clone();
         self.poller.follow(&link);
+        let relay = self.client.url();
+        if link.connection == ConnectionState::Reconnecting
+            && std::mem::take(&mut self.is_connected)
+        {
+            let cause = link.cause.as_deref().unwrap_or("the stream has ended");
+            output::note(format_args!(
+                "disconnected from {relay}: {cause}; reconnecting"
+            ));
+        }
         if link.connection != ConnectionState::Connected || link.welcomes == self.stream {
             return;
         }
         self.stream = link.welcomes;
-        let (relay, epoch) = (self.client.url(), &link.epoch);
+        self.is_connected = true;
+        let epoch = &link.epoch;
         output::note(format_args!("connected to {relay}, epoch {epoch}"));
         let mut reports = std::mem::take(&mut self.unsent);
         let running = self.runner.running();

@@ -1,15 +1,16 @@
 //! The relay of a verb, its time-out, and its output format.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use reveille::{
     Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
-    ListenerId, Publisher, PublisherOptions, duration::Span,
+    ListenerId, duration::Span,
 };
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
+    causes::Causes,
     credential::CredentialArgs,
     exit::Exit,
     foreign_server,
@@ -142,6 +143,11 @@ pub(super) fn note_unanswered(relays: &[String]) {
 }
 
 impl WaitingArgs {
+    /// Returns whether a flag, a variable or the file names a relay.
+    pub(super) fn names_relay(&self) -> bool {
+        self.relay.relay.is_some()
+    }
+
     pub(super) fn resolve(&self) -> Target {
         self.relay.resolve(self.timeout.map(Into::into))
     }
@@ -191,22 +197,13 @@ impl Target {
         }
     }
 
-    /// Returns a publisher for [`Target::acknowledged`], which has the time-out.
-    pub(super) fn publisher(&self, client: &Client, name: &str) -> Publisher {
-        client.publisher_with(PublisherOptions {
-            name: name.to_owned(),
-            deadline: Duration::MAX,
-            ..PublisherOptions::default()
-        })
-    }
-
-    /// Runs the notifications of a publisher, which retries by itself, within the time-out. Prints why
+    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints why
     /// it retries: the relay cannot be reached, or the newest attempt failed.
     pub(super) async fn acknowledged<T>(
         &self,
         client: &Client,
-        publisher: &Publisher,
         notifying: impl Future<Output = reveille::Result<T>>,
+        failure: impl Fn() -> Option<Error>,
     ) -> reveille::Result<T> {
         tokio::pin!(notifying);
         let mut cause = None;
@@ -214,7 +211,7 @@ impl Target {
             let probe = async {
                 tokio::time::sleep(self.warn_after()).await;
                 cause = unreachable(client).await;
-                if let Some(error) = cause.clone().or_else(|| publisher.failure()) {
+                if let Some(error) = cause.clone().or_else(failure) {
                     output::note(format_args!("{error}; still trying"));
                 }
             };
@@ -225,15 +222,10 @@ impl Target {
             notifying.await
         };
         let outcome = self.within(trying).await;
-        outcome.map_err(|error| match error.kind() {
-            ErrorKind::Unavailable => {
-                let cause = cause.or_else(|| publisher.failure());
-                // A request without an answer is no better cause.
-                let cause = cause.filter(|cause| cause.kind() == ErrorKind::Unavailable);
-                cause.unwrap_or(error)
-            }
-            _ => error,
-        })
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(cause.unwrap_or(error)),
+            outcome => outcome,
+        }
     }
 
     /// Runs a wait that ends with a time-out. If there is no stream then, the error states why: the
@@ -244,59 +236,22 @@ impl Target {
         link: watch::Receiver<LinkState>,
         waiting: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        let outcome = self.noting_causes(client, link.clone(), waiting).await;
-        let link = link.borrow();
-        outcome.map_err(|error| {
-            if error.kind() != ErrorKind::Timeout || is_connected(&link) {
-                return error;
-            }
-            let cause = link.cause.as_deref().map(str::to_owned);
-            let cause = cause.unwrap_or_else(|| self.no_answer().to_string());
-            let span = Span(self.timeout.unwrap_or_default());
-            let message = format!("{cause}; not seen within {span}, but it may have happened");
-            Error::new(ErrorKind::Unavailable, message)
-        })
-    }
-
-    /// Runs work on a stream, and prints a line for each outage of it: after a moment, and why.
-    pub(super) async fn noting_causes<T>(
-        &self,
-        client: &Client,
-        mut link: watch::Receiver<LinkState>,
-        work: impl Future<Output = T>,
-    ) -> T {
-        let noting = async {
-            tokio::time::sleep(self.warn_after()).await;
-            let is_open = is_connected(&link.borrow());
-            let unreachable = if is_open {
-                None
-            } else {
-                unreachable(client).await
-            };
-            let mut noted = unreachable.is_some();
-            if let Some(error) = unreachable {
-                output::note(format_args!("{error}; still trying"));
-            }
-            loop {
-                let LinkState {
-                    connection, cause, ..
-                } = link.borrow_and_update().clone();
-                match cause {
-                    Some(cause) if !noted => {
-                        output::note(format_args!("{cause}; still trying"));
-                        noted = true;
-                    }
-                    None if connection == ConnectionState::Connected => noted = false,
-                    _ => {}
-                }
-                if link.changed().await.is_err() {
-                    return std::future::pending().await;
-                }
-            }
+        let mut first = None;
+        let noted = link.clone();
+        let outcome = tokio::select! {
+            done = waiting => done,
+            never = note_causes(client, noted, self.warn_after(), &mut first) => match never {},
         };
-        tokio::select! {
-            done = work => done,
-            never = noting => never,
+        let link = link.borrow();
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::Timeout && !is_connected(&link) => {
+                let cause = first.or_else(|| link.cause.as_deref().map(str::to_owned));
+                let cause = cause.unwrap_or_else(|| self.no_answer().to_string());
+                let span = Span(self.timeout.unwrap_or_default());
+                let message = format!("{cause}; not seen within {span}, but it may have happened");
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+            outcome => outcome,
         }
     }
 
@@ -336,13 +291,62 @@ pub(super) fn with_scheme(relays: String) -> String {
 }
 
 /// Returns why the relay cannot be reached; `None` if it answers.
-async fn unreachable(client: &Client) -> Option<Error> {
+pub(super) async fn unreachable(client: &Client) -> Option<Error> {
     let answer = tokio::time::timeout(PROBE_TIMEOUT, client.health()).await;
     let late = || Err(Error::new(ErrorKind::Unavailable, "it does not answer"));
     let error = answer.unwrap_or_else(|_| late()).err()?;
     let error = Some(error).filter(|error| error.kind() == ErrorKind::Unavailable)?;
     let server = foreign_server::identify(client.url(), PROBE_TIMEOUT).await;
     Some(server.unwrap_or(error))
+}
+
+/// Runs work on a stream, and prints why the stream is not open, as it changes.
+pub(super) async fn noting_causes<T>(
+    client: &Client,
+    link: watch::Receiver<LinkState>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut first = None;
+    tokio::select! {
+        done = work => done,
+        never = note_causes(client, link, WARN_AFTER, &mut first) => match never {},
+    }
+}
+
+/// Prints why a stream is not open: after a moment, then where the cause changes. `first` is set while
+/// a server that is no relay answers, or none.
+async fn note_causes(
+    client: &Client,
+    mut link: watch::Receiver<LinkState>,
+    wait: Duration,
+    first: &mut Option<String>,
+) -> Infallible {
+    tokio::time::sleep(wait).await;
+    let mut causes = Causes::default();
+    if !is_connected(&link.borrow_and_update()) {
+        *first = unreachable(client).await.map(|error| error.to_string());
+    }
+    if let Some(first) = first {
+        causes.note(first);
+        // The stream's own words for it say less.
+        if let Some(known) = &link.borrow_and_update().cause {
+            causes.is_new(known, std::time::Instant::now());
+        }
+    }
+    loop {
+        let (connected, cause) = {
+            let link = link.borrow_and_update();
+            (is_connected(&link), link.cause.clone())
+        };
+        match cause {
+            Some(cause) => causes.note(&cause),
+            None if connected => causes = Causes::default(),
+            None => {}
+        }
+        if link.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 fn is_connected(link: &LinkState) -> bool {

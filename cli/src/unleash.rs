@@ -117,7 +117,7 @@ impl Args {
     }
 
     async fn run_expecting(&self, expected: u32) -> anyhow::Result<Exit> {
-        let target = self.flags.target.resolve();
+        let target = self.flags.target();
         let client = target.client()?;
         let until = Instant::now() + target.timeout.unwrap_or_default();
         let starting = async {

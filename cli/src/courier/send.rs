@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client,
+    Client, PublisherOptions,
     courier::{Destination, QueueManager},
     queue::WorkQueue as _,
 };
@@ -105,9 +105,16 @@ async fn send(
 /// Wakes the host of the file and the listeners of its queues. The notifier is set after the commit,
 /// so that this call, and no task beside it, has the outcome.
 async fn notify(manager: QueueManager, client: &Client, target: &Target) -> reveille::Result<()> {
-    let publisher = target.publisher(client, "reveille-cli");
+    let options = PublisherOptions {
+        name: "reveille-cli".to_owned(),
+        deadline: target.timeout.unwrap_or(Duration::MAX),
+        ..PublisherOptions::default()
+    };
+    let publisher = client.publisher_with(options);
     let manager = manager.with_notifier(Arc::new(publisher.clone()));
     let notifying = manager.notify_pending();
-    let notified = target.acknowledged(client, &publisher, notifying).await;
+    let notified = target
+        .acknowledged(client, notifying, || publisher.failure())
+        .await;
     notified.map(drop)
 }

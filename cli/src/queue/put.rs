@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use reveille::{
-    Accepted, Client, Notification, Publisher, QueueAddress, duration,
+    Accepted, Client, Notification, Publisher, PublisherOptions, QueueAddress, duration,
     listener::{RedriveOptions, redrive},
     queue::{NewMessage, WorkQueue},
 };
@@ -182,10 +182,18 @@ impl<'a> Stored<'a> {
         delay: Duration,
         client: Option<Client>,
     ) -> Self {
-        let notifier = client.map(|client| Notifier {
-            publisher: target.publisher(&client, "reveille-cli"),
-            client,
-            notifying: JoinSet::new(),
+        let notifier = client.map(|client| {
+            let publisher = client.publisher_with(PublisherOptions {
+                name: "reveille-cli".to_owned(),
+                // The wait at the end has the time-out.
+                deadline: Duration::MAX,
+                ..PublisherOptions::default()
+            });
+            Notifier {
+                client,
+                publisher,
+                notifying: JoinSet::new(),
+            }
         });
         Self {
             target,
@@ -239,7 +247,10 @@ impl<'a> Stored<'a> {
             }
             refused.map_or(Ok(newest), Err)
         };
-        let accepted = self.target.acknowledged(client, publisher, all).await;
+        let accepted = self
+            .target
+            .acknowledged(client, all, || publisher.failure())
+            .await;
         Some(accepted.map(|one| one.listeners).map_err(|error| {
             if self.messages == 0 {
                 return;
