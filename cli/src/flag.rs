@@ -9,9 +9,10 @@ use reveille::{
 use serde_json::{Value, json};
 
 use super::{
-    exit::{Exit, Usage},
+    exit::Exit,
     output::{self, Format, time},
     target::{self, Target, TargetArgs, WaitingArgs, note_unanswered},
+    values,
 };
 
 /// Read durable flags
@@ -170,7 +171,7 @@ impl FlagsArgs {
             let client = target.client()?;
             return Ok(target.within(of_relay(&client)).await?);
         };
-        refuse_memory(url)?;
+        values::refuse_memory("--store: a store", url)?;
         let calling = async {
             let opened = match creates {
                 true => store::open(url).await,
@@ -186,16 +187,6 @@ impl FlagsArgs {
         };
         let called = tokio::time::timeout(timeout, calling).await;
         Ok(called.unwrap_or_else(late)?)
-    }
-}
-
-/// Refuses a store in memory: no other process can read it.
-pub(super) fn refuse_memory(url: &str) -> Result<(), Usage> {
-    match url.starts_with("memory:") {
-        false => Ok(()),
-        true => Err(Usage(
-            "store: no other process can read a store in memory: name a shared store".to_owned(),
-        )),
     }
 }
 

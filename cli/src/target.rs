@@ -143,11 +143,6 @@ pub(super) fn note_unanswered(relays: &[String]) {
 }
 
 impl WaitingArgs {
-    /// Returns whether a flag, a variable or the file names a relay.
-    pub(super) fn names_relay(&self) -> bool {
-        self.relay.relay.is_some()
-    }
-
     pub(super) fn resolve(&self) -> Target {
         self.relay.resolve(self.timeout.map(Into::into))
     }

@@ -115,10 +115,14 @@ pub(crate) fn duration(
 
 /// Refuses a store or a queue in memory.
 pub(crate) fn refuse_memory(what: &str, url: &str) -> Result<(), Usage> {
+    let example = match what.contains("queue") {
+        true => "sqlite:PATH?queue=NAME",
+        false => "sqlite:PATH",
+    };
     match url.starts_with("memory:") {
         false => Ok(()),
         true => Err(Usage(format!(
-            "{what} in memory is lost when this command ends: name a file, as `sqlite:PATH`"
+            "{what} in memory is lost when this command ends: name a file, as `{example}`"
         ))),
     }
 }

@@ -81,8 +81,7 @@ fn is_unlocked(path: &Path) -> bool {
 
 impl QueueManager {
     /// Gives back what dead processes, and transactions whose time-out is over, had received; returns
-    /// the number of messages. The host calls
-    /// it when it starts, and once a second.
+    /// the number of messages. The host calls it when it starts, and once a second.
     ///
     /// # Errors
     /// Of the file.

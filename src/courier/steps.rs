@@ -334,6 +334,8 @@ pub(super) struct Outcome {
     pub(super) ends_at: Micros,
     /// In the order of the sends.
     pub(super) sent: Vec<NewSend>,
+    /// Whether the file may have rows of its receives.
+    pub(super) has_received: bool,
     pub(super) received: Vec<Taken>,
     /// The age limit of messages to other machines.
     pub(super) outgoing_ends_at: Micros,
@@ -356,7 +358,7 @@ pub(super) fn commit(
     if now >= outcome.ends_at {
         return Err(refuse(time_is_over(Some(outcome.timeout))));
     }
-    if !outcome.received.is_empty() {
+    if outcome.has_received {
         settle_received(transaction, &outcome.received, now)?;
         // Only messages of receives that were cancelled are left.
         give_back(transaction, Owner::Transaction(&outcome.tx))?;

@@ -49,7 +49,7 @@ pub struct Transaction {
     ends_at: Option<Micros>,
     /// Bytes of the sent messages.
     sent_bytes: usize,
-    /// Whether a receive was begun, which leaves rows in the file even if it was cancelled.
+    /// Whether the file may have rows of its receives, also of cancelled ones.
     has_received: bool,
     sent: Vec<NewSend>,
     received: Vec<Taken>,
@@ -161,7 +161,8 @@ impl Transaction {
         let (ends_at, tx, queue) = (self.ends_at, self.id, queue.to_owned());
         let left = self.timeout.saturating_sub(self.began.elapsed());
         let process = self.shared.process_id()?;
-        self.has_received = true;
+        // Until it is known what a receive took, or if that is never known.
+        let had_received = std::mem::replace(&mut self.has_received, true);
         let taken = self.shared.database.write_unsynced(move |transaction| {
             let now = clock::advance(transaction)?;
             let until = ends_at.unwrap_or_else(|| later(now, left));
@@ -171,6 +172,7 @@ impl Transaction {
         });
         let ((received, messages), ends_at) = taken.await?;
         self.ends_at = Some(ends_at);
+        self.has_received = had_received || !received.is_empty();
         self.received.extend(received);
         Ok(messages)
     }
@@ -188,10 +190,10 @@ impl Transaction {
     ///
     /// # Cancel safety
     /// A cancelled commit may have taken effect as a whole.
-    pub async fn commit(mut self) -> Result<()> {
+    pub async fn commit(self) -> Result<()> {
         if self.sent.is_empty() && self.received.is_empty() {
-            self.is_over = true;
-            return Ok(());
+            // What cancelled receives took is given back.
+            return self.roll_back().await;
         }
         self.commit_with(|_| Ok(())).await
     }
@@ -222,6 +224,7 @@ impl Transaction {
             timeout: self.timeout,
             ends_at: self.ends_at.unwrap_or(Micros::MAX),
             sent,
+            has_received: self.has_received,
             received: self.received.clone(),
             outgoing_ends_at: 0,
         };
@@ -239,7 +242,7 @@ impl Transaction {
         if goes_out {
             self.shared.signal_outgoing();
         }
-        if has_sent {
+        if has_sent || self.has_received {
             Shared::start_notifying(&self.shared);
         }
         Ok(value)

@@ -167,6 +167,9 @@ impl New {
             }
         };
         written.map_err(|error| {
+            if let Some(path) = &self.out {
+                let _ = std::fs::remove_file(path);
+            }
             let text = format!("the text of token {id} is lost: {error}; revoke it");
             Failed(text)
         })?;

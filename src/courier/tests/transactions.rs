@@ -95,15 +95,32 @@ async fn cancelled<T>(manager: &QueueManager, step: impl Future<Output = Result<
 
 #[tokio::test]
 async fn a_cancelled_receive_leaves_nothing_behind() {
-    let place = Place::new();
-    let manager = place.open().await;
-    send(&manager, "orders", &["b"]).await;
-    let mut receiving = manager.begin();
-    cancelled(&manager, receiving.receive("orders")).await;
-    drop(receiving);
-    let taken = "SELECT count(*) FROM taken";
-    assert_eq!(number(&manager, taken).await, 0, "it was rolled back");
-    assert_eq!(drain(&manager, "orders").await, ["b"]);
+    for end in ["drop", "commit", "receive and commit"] {
+        let place = Place::new();
+        let relay = recorder();
+        let manager = place
+            .open()
+            .await
+            .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+        send(&manager, "orders", &["b"]).await;
+        relay.next().await;
+        let mut receiving = manager.begin();
+        cancelled(&manager, receiving.receive("orders")).await;
+        if end == "receive and commit" {
+            send(&manager, "orders", &["c"]).await;
+            relay.next().await;
+            let other = receiving.receive("orders").await.expect("received");
+            assert!(other.is_some());
+        }
+        match end {
+            "drop" => drop(receiving),
+            _ => receiving.commit().await.expect("committed"),
+        }
+        let taken = "SELECT count(*) FROM taken";
+        assert_eq!(number(&manager, taken).await, 0, "{end}: it was given back");
+        assert_eq!(relay.next().await[0].0, "local/orders", "{end}");
+        assert_eq!(drain(&manager, "orders").await, ["b"], "{end}");
+    }
 }
 
 #[tokio::test]

@@ -49,7 +49,11 @@ impl Hub {
             let entry = self.entries.get(address).or_else(|| {
                 let queues = causes.clone().map(|entry| &entry.queue);
                 let room = room.get_or_insert_with(|| self.room_for_peer(queues, now));
-                *room = room.checked_sub(1)?;
+                let Some(left) = room.checked_sub(1) else {
+                    // It may have been made meanwhile.
+                    return self.entries.get(address);
+                };
+                *room = left;
                 Some(self.make_entry(address, now))
             });
             match entry {
