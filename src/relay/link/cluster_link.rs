@@ -483,8 +483,7 @@ impl ClusterLink {
         let stores = [heartbeat.store, self.store];
         let mut warn = |is_so: bool, text: &str| {
             if is_so {
-                let text =
-                    format!("another relay of the cluster, {relay_id} in its life {life}, {text}");
+                let text = format!("another relay of the cluster {text} ({relay_id}, life {life})");
                 self.actions.push_back(Action::Output(Output::Warn(text)));
             }
         };
