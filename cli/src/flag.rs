@@ -171,7 +171,7 @@ impl FlagsArgs {
             let client = target.client()?;
             return Ok(target.within(of_relay(&client)).await?);
         };
-        values::refuse_memory("--store: a store", url)?;
+        values::refuse_memory("--store: a store", "sqlite:PATH", url)?;
         let calling = async {
             let opened = match creates {
                 true => store::open(url).await,

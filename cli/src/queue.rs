@@ -169,7 +169,7 @@ impl Args {
 
 /// Opens a queue that outlives this command: refuses one in memory. Does not create a file.
 pub(super) async fn open(url: &str) -> anyhow::Result<Arc<dyn WorkQueue>> {
-    values::refuse_memory("queue: a queue", url)?;
+    values::refuse_memory("queue: a queue", "sqlite:PATH?queue=NAME", url)?;
     let opened = queue::open(url).await;
     Ok(opened.map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
@@ -182,7 +182,7 @@ pub(super) async fn open(url: &str) -> anyhow::Result<Arc<dyn WorkQueue>> {
 
 /// Opens such a queue, and creates it if it is missing; returns whether it was.
 pub(super) async fn create(url: &str) -> anyhow::Result<(Arc<dyn WorkQueue>, bool)> {
-    values::refuse_memory("queue: a queue", url)?;
+    values::refuse_memory("queue: a queue", "sqlite:PATH?queue=NAME", url)?;
     Ok(queue::create(url).await?)
 }
 

@@ -33,7 +33,7 @@ impl StoreArgs {
     fn resolve_in(&self, machine: &Path) -> Result<String, Usage> {
         match self.store.as_deref() {
             Some(url) => {
-                values::refuse_memory("--store: a store", url)?;
+                values::refuse_memory("--store: a store", "sqlite:PATH", url)?;
                 Ok(url.to_owned())
             }
             None if machine.is_dir() => {

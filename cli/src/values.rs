@@ -113,12 +113,8 @@ pub(crate) fn duration(
         .ok_or_else(|| rule.to_owned())
 }
 
-/// Refuses a store or a queue in memory.
-pub(crate) fn refuse_memory(what: &str, url: &str) -> Result<(), Usage> {
-    let example = match what.contains("queue") {
-        true => "sqlite:PATH?queue=NAME",
-        false => "sqlite:PATH",
-    };
+/// Refuses a store or a queue in memory; `example` is the URL of one in a file.
+pub(crate) fn refuse_memory(what: &str, example: &str, url: &str) -> Result<(), Usage> {
     match url.starts_with("memory:") {
         false => Ok(()),
         true => Err(Usage(format!(

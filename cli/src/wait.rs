@@ -67,7 +67,7 @@ impl Args {
         let target = self.target.resolve();
         let interval = self.interval.unwrap_or_default();
         if let Some(url) = &self.store {
-            values::refuse_memory("--store: a store", url)?;
+            values::refuse_memory("--store: a store", "sqlite:PATH", url)?;
         }
         let stored = self.store.clone().map(|url| UnopenedFlag {
             url,

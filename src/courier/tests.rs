@@ -38,6 +38,12 @@ impl Place {
         self.open_with(QueueManagerConfig::default()).await
     }
 
+    /// The same; what becomes visible is told to this relay.
+    async fn open_notifying(&self, relay: &Arc<impl Notifier + 'static>) -> QueueManager {
+        let relay = Arc::clone(relay) as Arc<dyn Notifier>;
+        self.open().await.with_notifier(relay)
+    }
+
     async fn open_with(&self, config: QueueManagerConfig) -> QueueManager {
         let manager = QueueManager::open(self.path(), config).await.expect("open");
         for queue in ["orders", "invoices"] {

@@ -10,10 +10,7 @@ const PENDING: &str = "SELECT coalesce(sum(messages), 0) FROM unnotified";
 async fn a_commit_notifies_with_messages_and_bytes() {
     let place = Place::new();
     let relay = recorder();
-    let manager = place
-        .open()
-        .await
-        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    let manager = place.open_notifying(&relay).await;
     send(&manager, "orders", &["tea", "milk"]).await;
     assert_eq!(relay.next().await, [("local/orders".to_owned(), 2, 7)]);
     send(&manager, "reveille://far:7600/in", &["x"]).await;
@@ -53,10 +50,7 @@ async fn a_process_that_dies_after_its_commit_is_made_good_by_the_host() {
 
     let relay = recorder();
     relay.fails.store(true, Ordering::Relaxed);
-    let manager = place
-        .open()
-        .await
-        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    let manager = place.open_notifying(&relay).await;
     let error = manager
         .notify_pending()
         .await
@@ -90,10 +84,7 @@ async fn a_commit_during_the_notification_is_notified_too() {
     let other = place.open().await;
     send(&other, "orders", &["tea"]).await;
     let relay = Arc::new(Interrupting(Mutex::new(Some(other)), Recorder::default()));
-    let manager = place
-        .open()
-        .await
-        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    let manager = place.open_notifying(&relay).await;
     assert_eq!(manager.notify_pending().await.expect("notified"), 1);
     assert_eq!(
         number(&manager, PENDING).await,

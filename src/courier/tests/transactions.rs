@@ -98,10 +98,7 @@ async fn a_cancelled_receive_leaves_nothing_behind() {
     for end in ["drop", "commit", "receive and commit"] {
         let place = Place::new();
         let relay = recorder();
-        let manager = place
-            .open()
-            .await
-            .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+        let manager = place.open_notifying(&relay).await;
         send(&manager, "orders", &["b"]).await;
         relay.next().await;
         let mut receiving = manager.begin();
@@ -127,10 +124,7 @@ async fn a_cancelled_receive_leaves_nothing_behind() {
 async fn the_messages_of_a_transaction_that_hangs_wake_the_queue_after_its_time_out() {
     let place = Place::new();
     let relay = recorder();
-    let manager = place
-        .open()
-        .await
-        .with_notifier(Arc::clone(&relay) as Arc<dyn Notifier>);
+    let manager = place.open_notifying(&relay).await;
     send(&manager, "orders", &["tea"]).await;
     assert_eq!(relay.next().await, [("local/orders".to_owned(), 1, 3)]);
     let mut hangs = manager.begin();
