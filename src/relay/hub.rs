@@ -42,7 +42,7 @@ pub(crate) use self::subscription::resume;
 pub(crate) use self::{
     activity::{ActiveQueue, ActivityWatch},
     capacity::LimitUse,
-    config::{CoordinatorConfig, HubConfig},
+    config::HubConfig,
     core::{Hub, HubStats},
     counters::Epoch,
     cursor::CursorPool,

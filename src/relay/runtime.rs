@@ -45,8 +45,8 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::hub::{
-        CoordinatorConfig, CursorPool, Epoch, Hub, HubConfig, HubStats, StreamConfig,
-        SubscriberStream, SubscriptionId, WakeBuilder,
+        CursorPool, Epoch, Hub, HubConfig, HubStats, StreamConfig, SubscriberStream,
+        SubscriptionId, WakeBuilder,
     },
     relay::{cluster::ClusterNode, link::LinkConfig},
     types::{
@@ -214,11 +214,11 @@ impl Default for RelayConfig {
             max_cursors: hub.max_cursors,
             max_cursors_per_stream: hub.max_cursors_per_stream,
             max_timers: hub.max_timers,
-            max_groups: hub.coordinator.max_groups,
+            max_groups: hub.max_groups,
             sentinel_interval: Duration::from_secs(60),
-            claim_timeout: hub.coordinator.claim_timeout,
-            busy_lease: hub.coordinator.busy_lease,
-            group_keep: hub.coordinator.group_keep,
+            claim_timeout: hub.claim_timeout,
+            busy_lease: hub.busy_lease,
+            group_keep: hub.group_keep,
             stream_max_age: Duration::from_secs(30 * 60),
             drain: Duration::ZERO,
             assumed_poll: hub.assumed_poll,
@@ -269,14 +269,11 @@ impl Relay {
             max_cursors: config.max_cursors,
             max_cursors_per_stream: config.max_cursors_per_stream,
             max_timers: config.max_timers,
-            coordinator: CoordinatorConfig {
-                sentinel_interval: config.sentinel_interval,
-                claim_timeout: config.claim_timeout,
-                busy_lease: config.busy_lease,
-                group_keep: config.group_keep,
-                max_groups: config.max_groups,
-                ..CoordinatorConfig::default()
-            },
+            sentinel_interval: config.sentinel_interval,
+            claim_timeout: config.claim_timeout,
+            busy_lease: config.busy_lease,
+            group_keep: config.group_keep,
+            max_groups: config.max_groups,
             assumed_poll: config.assumed_poll,
             cluster: cluster.is_some(),
             ..HubConfig::default()
@@ -417,7 +414,7 @@ impl Relay {
         let relay = self.relay_id();
         let subscription = format_args!("{relay}/{:032x}", id.0);
         let span = tracing::debug_span!("stream", %listener, %subscription);
-        let subscription = hub.subscribe_in(pool, id, options, now, &mut rng);
+        let subscription = hub.subscribe_in(pool, id, options, now);
         let subscription =
             subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
         span.in_scope(|| {

@@ -21,8 +21,8 @@ use crate::{
     error::ErrorKind,
     listener::agent::{AgentConfig, AgentMachine, MachineConfig, Step, WorkerEnd},
     relay::hub::{
-        CoordinatorConfig, Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
-        SubscriptionId, WakeBatch, WakeBuilder, Walk,
+        Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, SubscriptionId,
+        WakeBatch, WakeBuilder, Walk,
     },
     types::{
         ConnectionState, GroupName, LinkState, ListenerId, Notification, QueueAddress, Report,
@@ -212,10 +212,6 @@ impl World {
             epoch: Epoch(self.rng.u128(..)),
             seed: self.rng.u64(..),
             inline: if self.rng.bool() { 0 } else { 64 },
-            coordinator: CoordinatorConfig {
-                sentinel_interval: Duration::ZERO,
-                ..CoordinatorConfig::default()
-            },
             ..HubConfig::default()
         });
         (self.hub, self.walk) = (Some(Arc::new(hub)), None);
@@ -703,7 +699,7 @@ impl World {
             max_age: SECOND * 3600 * 24 * 365,
             throttle_from: StreamConfig::THROTTLE_FROM,
         };
-        let made = hub.subscribe(id, &options, self.now, &mut self.rng);
+        let made = hub.subscribe(id, &options, self.now);
         let made = made.expect("there is room");
         let feed = SubscriberStream::new(hub, made, &options, &config, self.now, &mut self.rng);
         self.agents[at].conn = Some(Conn {

@@ -21,8 +21,6 @@ const BACK: Duration = Duration::from_secs(25 + 2 * 5 + 2 * 10 + 1);
 /// A notification of a publisher that can reach the relay arrives within this time: the time-outs
 /// of an answer and of an attempt, and the longest waits after them.
 const HEARD: Duration = Duration::from_secs(5 + 5 + 2 * 5 + 1);
-/// CATCH_UPs after a change of epoch are spread over this time.
-const SPREAD: Duration = Duration::from_secs(2);
 /// The interval between two checks.
 const EVERY: Duration = Duration::from_millis(500);
 
@@ -42,11 +40,9 @@ impl World {
         let life = self.conns[id].relay_life.expect("it sent a Welcome");
         let listener = &mut self.listeners[number];
         (listener.stream, listener.stream_life) = (Some(id), life);
-        let foreign = self.relay.streams.get(&id).is_some_and(|one| one.foreign);
-        let spread = if foreign { SPREAD } else { Duration::ZERO };
         self.log
             .note(self.now, "welcomed", &[number as u64, id as u64]);
-        self.impair(number, self.now + spread);
+        self.impair(number, self.now);
         self.report_again(number);
     }
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    relay::hub::CoordinatorConfig,
+    relay::hub::HubConfig,
     types::{GroupName, QueueAddress, Selector},
 };
 
@@ -28,13 +28,13 @@ const LATE_REPORT: Duration = Duration::from_secs(8);
 const LOST_REPORTS: Duration = Duration::from_secs(30);
 
 /// Returns the waiting times of a run.
-pub(super) fn pace(sentinel: Duration, keep: Duration) -> CoordinatorConfig {
-    CoordinatorConfig {
+pub(super) fn pace(sentinel: Duration, keep: Duration) -> HubConfig {
+    HubConfig {
         sentinel_interval: sentinel,
         group_keep: keep,
         claim_timeout: CLAIM,
         busy_lease: LEASE,
-        ..CoordinatorConfig::default()
+        ..HubConfig::default()
     }
 }
 

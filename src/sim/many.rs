@@ -20,8 +20,8 @@ use super::{Seeds, groups};
 use crate::{
     base::{clock::Tick, fault::Fault, sync::work},
     relay::hub::{
-        CoordinatorConfig, Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
-        SubscriptionId, WakeBatch, WakeBuilder, Walk,
+        Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, SubscriptionId,
+        WakeBatch, WakeBuilder, Walk,
     },
     types::{
         GroupName, Limits, ListenerId, Notification, QueueAddress, Report, ReportState,
@@ -101,10 +101,7 @@ impl World {
             epoch: Epoch(rng.u128(..)),
             seed: rng.u64(..),
             inline: if rng.bool() { 0 } else { 64 },
-            coordinator: CoordinatorConfig {
-                ..groups::pace(sentinel, Duration::from_secs(600))
-            },
-            ..HubConfig::default()
+            ..groups::pace(sentinel, Duration::from_secs(600))
         });
         Self {
             rng,
@@ -194,7 +191,7 @@ impl World {
         self.numbers += 1;
         let id = SubscriptionId(self.numbers);
         let before = work::done();
-        let made = self.hub.subscribe(id, &options, self.now, &mut self.rng);
+        let made = self.hub.subscribe(id, &options, self.now);
         let limit = 2 * STEP + EACH * options.selectors.len() as u64;
         self.step("subscribe", before, limit)?;
         let config = StreamConfig {
@@ -464,7 +461,7 @@ impl World {
 
     /// Each stream outside of groups was told of each of its queues' heads (I1: no wake-up is lost).
     fn check_heads(&mut self) -> Done {
-        // CATCH_UPs are spread, and a stream is throttled after a large wake-up.
+        // A stream is throttled after a large wake-up.
         for _ in 0..10 {
             self.pass(SECOND)?;
         }

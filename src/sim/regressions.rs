@@ -45,7 +45,7 @@ impl Stream {
         };
         let (mut rng, now) = (fastrand::Rng::with_seed(7), at(0));
         let subscription = hub
-            .subscribe(SubscriptionId(1), &options, now, &mut rng)
+            .subscribe(SubscriptionId(1), &options, now)
             .expect("the options keep the rules");
         let config = StreamConfig {
             relay_id: "r".into(),
@@ -145,19 +145,4 @@ fn a_walk_that_is_dropped_does_not_keep_the_next_one_away() {
     stream.drain(at(15));
     notify(&hub, "orders", at(20));
     assert!(hub.next_walk().is_some());
-}
-
-#[test]
-fn a_catch_up_that_was_spread_comes_when_it_is_due() {
-    let hub = hub(64);
-    // A number of another life.
-    let foreign = ResumeNumber(vec![1; 32].into());
-    let mut stream = Stream::open(&hub, &["orders"], foreign);
-    let (told, until) = stream.drain(at(0));
-    assert!(told.is_empty() && until <= at(2_000), "{until:?}");
-    let (told, _) = stream.drain(until);
-    assert_eq!(
-        told.first().map(|work| work.reason),
-        Some(WakeReason::CatchUp)
-    );
 }

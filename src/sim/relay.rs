@@ -88,8 +88,6 @@ pub(super) struct Stream {
     pub(super) places: BTreeMap<usize, Place>,
     /// Queues that need a CATCH_UP (R2: uncertainty becomes a CATCH_UP).
     pub(super) expected: Vec<usize>,
-    /// Its subscriber stated a number of another life.
-    pub(super) foreign: bool,
     /// The newest counters of each queue that it was told of; before that, of its beginning. And how
     /// many queues were forgotten by then.
     pub(super) sums: BTreeMap<usize, (u64, Counters)>,
@@ -193,7 +191,6 @@ impl World {
         relay.fleets = Fleets::default();
         (relay.draining, relay.vanished, relay.applied, relay.walks) = (false, false, 0, 0);
         (relay.walk, relay.fanout_at, relay.timers_at) = (None, None, None);
-        let default = HubConfig::default();
         let hub = Hub::new(HubConfig {
             epoch: Epoch(relay.epoch),
             seed: self.rng.u64(..),
@@ -201,8 +198,7 @@ impl World {
             inline: relay.inline,
             max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
             max_queues: self.plan.max_queues.unwrap_or(usize::MAX),
-            coordinator: groups::pace(self.plan.sentinel, self.plan.keep),
-            ..default
+            ..groups::pace(self.plan.sentinel, self.plan.keep)
         });
         relay.bell = Arc::default();
         hub.timers_waker().register(&relay.waker(Ring::Timers));
@@ -468,8 +464,7 @@ impl World {
             true => Vec::new(),
         };
         let (new, has_room) = self.before_subscription(hub, options);
-        let subscription = match hub.subscribe(SubscriptionId(number), options, now, &mut self.rng)
-        {
+        let subscription = match hub.subscribe(SubscriptionId(number), options, now) {
             Ok(subscription) => subscription,
             Err(refused) => {
                 assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
@@ -500,7 +495,6 @@ impl World {
             reported: false,
             places: BTreeMap::new(),
             expected,
-            foreign: !options.resume.is_empty() && !resumes,
             sums: sums.collect(),
             forgotten,
             selectors_told: 0,

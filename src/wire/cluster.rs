@@ -140,7 +140,6 @@ fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
             traceparent: entry.traceparent.into(),
         },
         served_groups: groups.collect::<Result<_>>()?,
-        checked: entry.checked,
     })
 }
 
@@ -205,7 +204,6 @@ fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
             .iter()
             .map(ToString::to_string)
             .collect(),
-        checked: entry.checked,
     }
 }
 

@@ -23,8 +23,7 @@ pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
     pub(crate) reconnect: Reconnect,
     undelivered: VecDeque<Undelivered>,
-    /// The newest resume number in effect. Another relay, or a restarted one, does not take it, and
-    /// spreads its CATCH_UPs for it.
+    /// The newest resume number in effect. Another relay, or a restarted one, does not take it.
     resume: ResumeNumber,
     /// The newest stream's; valid while that is open.
     welcome: Option<Welcome>,

@@ -242,7 +242,7 @@ impl ClusterNode {
         }
         let mut entries = 0;
         while draft.has_room()
-            && let Some(increment) = self.hub.next_increment(now)
+            && let Some(increment) = self.hub.next_increment()
         {
             draft.push_entry(increment);
             entries += 1;

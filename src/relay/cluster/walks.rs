@@ -208,7 +208,6 @@ mod tests {
     #[test]
     fn many_patterns_of_groups_are_checked_in_time() {
         let hub = Hub::new(HubConfig::default());
-        let mut rng = fastrand::Rng::with_seed(1);
         let started = Tick::default();
         for number in 0..512_u64 {
             let pattern = |at| format!("acct/a{number}-{at}-*").parse::<Selector>();
@@ -226,8 +225,7 @@ mod tests {
                 agent: false,
             };
             let id = SubscriptionId(number.into());
-            hub.subscribe(id, &options, started, &mut rng)
-                .expect("accepted");
+            hub.subscribe(id, &options, started).expect("accepted");
         }
         let mut walks = Walks::default();
         walks.resync_all(started);

@@ -1,5 +1,5 @@
 //! Causes that other relays of a cluster have counted (C3), resyncs (C6), and what relays tell each other
-//! of their groups and checks (C10 to C12).
+//! of their groups (C10, C11).
 //!
 //! A frame's entry is counted like a notification of this relay: it makes an entry, and patterns are
 //! told of it. A resync counts one cause without sums: subscribers get a CATCH_UP, also a subscriber
@@ -9,11 +9,7 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashSet};
 
 use super::{
     coordinator::Coordinator,
@@ -21,7 +17,7 @@ use super::{
     counters::Counters,
     fanout::UpdateBatch,
     mailbox::WakeBatch,
-    queue::{QueueEntry, QueueState},
+    queue::QueueState,
     sync::{Ordering, lock},
 };
 use crate::{
@@ -37,11 +33,6 @@ impl Hub {
     /// them also where members of that relay serve them.
     pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], in_full: bool, now: Tick) {
         let mut batch = UpdateBatch::default();
-        for checked in entries.iter().filter(|entry| entry.checked) {
-            if let Some(entry) = self.entries.get(&checked.queue) {
-                entry.lock().checked_by_peer(now);
-            }
-        }
         let causes = entries.iter().filter(|entry| entry.causes > 0);
         let mut room = None;
         for increment in causes.clone() {
@@ -85,7 +76,7 @@ impl Hub {
         let is_new = |queue: &&&QueueAddress| self.entries.get(queue).is_none();
         let new = queues.iter().filter(is_new).count();
         let mut eviction = lock(&self.eviction);
-        let most = self.config.max_queues - self.config.max_queues / 4;
+        let most = self.shared.config.max_queues - self.shared.config.max_queues / 4;
         let excess = (self.entries.len() + new).saturating_sub(most);
         let missing = match excess {
             0 => 0,
@@ -98,7 +89,7 @@ impl Hub {
     fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
         self.begin_pattern_resync();
         let mut groups = BTreeSet::new();
-        for node in self.shared().patterns.matching(address) {
+        for node in self.shared.patterns.matching(address) {
             if let Some(group) = &node.group {
                 groups.insert((node.selector.clone(), Some(group.clone())));
                 continue;
@@ -138,11 +129,6 @@ impl QueueState {
         self.count_announced(&Counters::starting_at(1));
     }
 }
-
-/// A check that waited longer than this for a frame is not announced.
-const CHECK_VALID_FOR: Duration = Duration::from_secs(1);
-/// Checks are announced at most once in this fraction of the sentinel's interval.
-const CHECKS_PER_INTERVAL: u32 = 4;
 
 impl Coordinator {
     /// C7: each group, with or without members, must check the queue.
@@ -185,51 +171,5 @@ impl QueueState {
             self.active_at = now;
         }
         passed_on
-    }
-
-    /// C12: a listener has reported a check, and the others are told of it.
-    pub(super) fn note_check(&mut self, interval: Duration, now: Tick) {
-        if !interval.is_zero() {
-            let announced = self.announced();
-            if now >= announced.checked_from {
-                announced.checked = Some(now);
-            }
-        }
-    }
-
-    /// Returns whether the others are told of a check, which they are then.
-    pub(super) fn take_check_to_announce(&mut self, interval: Duration, now: Tick) -> bool {
-        let announced = self.announced();
-        let checked = announced.checked.take();
-        let fresh = checked.is_some_and(|at| now.since(at) <= CHECK_VALID_FOR);
-        if fresh {
-            announced.checked_from = now + interval / CHECKS_PER_INTERVAL;
-        }
-        fresh
-    }
-
-    /// A listener of another relay has checked the queue: the sentinel's interval restarts.
-    pub(super) fn checked_by_peer(&mut self, now: Tick) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.checked_by_peer(now);
-        }
-    }
-}
-
-impl Hub {
-    /// Appends the queue to the list of increments where a check is to be announced.
-    pub(super) fn list_check(&self, entry: &Arc<QueueEntry>) {
-        let Some(increments) = &self.increments else {
-            return;
-        };
-        let mut state = entry.lock();
-        let listed = !state.is_dead && state.has_check_to_announce() && state.set_listed();
-        if listed {
-            increments.append(entry);
-        }
-        drop(state);
-        if listed {
-            increments.waker.wake();
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of a hub, and of its queues' coordinators.
+//! The settings of a hub, and what the hub and its queues share.
 
 use std::{
     sync::{Arc, atomic::AtomicU64 as PlainU64},
@@ -18,7 +18,7 @@ use super::{
 pub(crate) struct HubConfig {
     /// Identifies this run of the relay.
     pub(crate) epoch: Epoch,
-    /// Seeds the map's hasher.
+    /// Seeds the map's hasher and the spread of the sentinels' checks.
     pub(crate) seed: u64,
     /// A queue without subscribers, timers and notifications for this long is forgotten.
     pub(crate) forget_after: Duration,
@@ -34,19 +34,6 @@ pub(crate) struct HubConfig {
     pub(crate) max_timers: usize,
     /// A notification wakes up to this many subscribers itself; above that, the fan-out does.
     pub(crate) inline: usize,
-    /// CATCH_UPs after a change of epoch are spread over this span.
-    pub(crate) catch_up_spread: Duration,
-    /// The waiting times of groups and the sentinel.
-    pub(crate) coordinator: CoordinatorConfig,
-    /// How often a listener that polls would read a queue, to compute what sleeping saves.
-    pub(crate) assumed_poll: Duration,
-    /// Own causes are collected for other relays.
-    pub(crate) cluster: bool,
-}
-
-/// Time-outs and limits of groups and the sentinel.
-#[derive(Debug, Clone)]
-pub(crate) struct CoordinatorConfig {
     /// The interval between two checks of a queue without reports; zero: the sentinel is off.
     pub(crate) sentinel_interval: Duration,
     /// A wake-up to one listener goes to another after this time without a report of it.
@@ -60,36 +47,27 @@ pub(crate) struct CoordinatorConfig {
     /// The most groups of all queues, at 2 KiB each at worst. Up to half of them may be without
     /// members; beyond that such a group is not retained.
     pub(crate) max_groups: usize,
-    /// Other relays serve the same queues.
+    /// How often a listener that polls would read a queue, to compute what sleeping saves.
+    pub(crate) assumed_poll: Duration,
+    /// Own causes are collected for other relays.
     pub(crate) cluster: bool,
-    /// The groups of all queues.
-    pub(crate) groups: Arc<AtomicU64>,
-    /// The messages of all groups that no member has taken yet.
-    pub(crate) unassigned: Arc<PlainU64>,
-    /// The decisions about the queues that an operator watches.
-    pub(crate) decisions: Arc<DecisionLog>,
-    /// Seeds the spread of the sentinels' checks.
-    pub(crate) seed: u64,
-    /// What all queues of a hub share.
-    pub(crate) shared: Shared,
 }
 
-/// What all queues of a hub share.
-#[derive(Clone)]
+/// What the hub and its queues share.
 pub(crate) struct Shared {
-    pub(super) patterns: Arc<Patterns>,
-    pub(super) cursors: Arc<CursorLimits>,
+    pub(super) config: HubConfig,
+    pub(super) patterns: Patterns,
+    pub(super) cursors: CursorLimits,
+    /// The groups of all queues.
+    pub(super) groups: AtomicU64,
+    /// The messages of all groups that no member has taken yet.
+    pub(super) unassigned: Arc<PlainU64>,
+    /// The decisions about the queues that an operator watches.
+    pub(super) decisions: DecisionLog,
 }
 
 /// Subscribers that a walk marks in one step, and the most that a notification marks itself.
 pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
-
-impl CoordinatorConfig {
-    /// Returns whether one more group finds room beside `new` others that are not counted yet.
-    pub(super) fn has_room(&self, new: u64) -> bool {
-        self.groups.load(Ordering::Relaxed) + new < self.max_groups as u64
-    }
-}
 
 impl Default for HubConfig {
     fn default() -> Self {
@@ -102,8 +80,12 @@ impl Default for HubConfig {
             max_cursors_per_stream: 1_000_000,
             max_timers: 1_000_000,
             inline: SUBSCRIBERS_PER_STEP,
-            catch_up_spread: Duration::from_secs(2),
-            coordinator: CoordinatorConfig::default(),
+            sentinel_interval: Duration::ZERO,
+            claim_timeout: Duration::from_secs(1),
+            busy_lease: Duration::from_secs(30),
+            group_keep: Duration::from_secs(600),
+            max_groups_per_queue: 256,
+            max_groups: 200_000,
             // A loop that waits for a second between two reads is the usual one.
             assumed_poll: Duration::from_secs(1),
             cluster: false,
@@ -111,37 +93,20 @@ impl Default for HubConfig {
     }
 }
 
-impl Default for CoordinatorConfig {
-    fn default() -> Self {
-        Self {
-            sentinel_interval: Duration::ZERO,
-            claim_timeout: Duration::from_secs(1),
-            busy_lease: Duration::from_secs(30),
-            group_keep: Duration::from_secs(600),
-            max_groups_per_queue: 256,
-            max_groups: 200_000,
-            cluster: false,
-            groups: Arc::new(AtomicU64::new(0)),
-            unassigned: Arc::default(),
-            decisions: Arc::default(),
-            seed: 0,
-            shared: Shared::new(usize::MAX, usize::MAX),
-        }
-    }
-}
-
 impl Shared {
-    pub(super) fn new(max_cursors: usize, max_cursors_per_stream: usize) -> Self {
-        let cursors = CursorLimits::new(max_cursors, max_cursors_per_stream);
+    pub(super) fn new(config: HubConfig) -> Self {
         Self {
-            patterns: Arc::new(Patterns::new()),
-            cursors: Arc::new(cursors),
+            patterns: Patterns::new(),
+            cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
+            groups: AtomicU64::new(0),
+            unassigned: Arc::default(),
+            decisions: DecisionLog::default(),
+            config,
         }
     }
-}
 
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+    /// Returns whether one more group finds room beside `new` others that are not counted yet.
+    pub(super) fn has_room(&self, new: u64) -> bool {
+        self.groups.load(Ordering::Relaxed) + new < self.config.max_groups as u64
     }
 }

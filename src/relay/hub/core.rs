@@ -16,7 +16,7 @@ use std::{
 
 use super::{
     activity::Activity,
-    config::{CoordinatorConfig, HubConfig, Shared},
+    config::{HubConfig, Shared},
     fanout::{Fanout, UpdateBatch, Walk},
     inbox::DetachedCursors,
     increments::IncrementList,
@@ -39,8 +39,7 @@ use crate::{
 
 /// Queues, subscriptions and timers of one relay.
 pub(crate) struct Hub {
-    pub(super) config: HubConfig,
-    pub(super) coordinator_config: Arc<CoordinatorConfig>,
+    pub(super) shared: Arc<Shared>,
     pub(super) entries: QueueMap,
     pub(super) entry_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3: sequences never start again in one
@@ -167,17 +166,7 @@ impl DetachingList {
 
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
-        let coordinator = CoordinatorConfig {
-            seed: config.seed,
-            cluster: config.cluster,
-            groups: Arc::new(AtomicU64::new(0)),
-            unassigned: Arc::default(),
-            decisions: Arc::default(),
-            shared: Shared::new(config.max_cursors, config.max_cursors_per_stream),
-            ..config.coordinator
-        };
         Self {
-            coordinator_config: Arc::new(coordinator),
             entries: QueueMap::new(config.seed),
             entry_number: AtomicU64::new(0),
             floor: AtomicU64::new(0),
@@ -200,7 +189,7 @@ impl Hub {
             activity: Arc::default(),
             #[cfg(feature = "keda")]
             cause_watch: OnceLock::new(),
-            config,
+            shared: Arc::new(Shared::new(config)),
         }
     }
 
@@ -368,7 +357,7 @@ impl Hub {
     ) -> Option<QueueAddress> {
         let idle_since = now
             .as_nanos()
-            .checked_sub(nanos(self.config.forget_after))?;
+            .checked_sub(nanos(self.shared.config.forget_after))?;
         let entries = self.entries.range(
             after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
             QUEUES_PER_STEP,
@@ -381,11 +370,6 @@ impl Hub {
         entries.last().map(|entry| entry.address().clone())
     }
 
-    /// Returns what all queues share.
-    pub(super) fn shared(&self) -> &Shared {
-        &self.coordinator_config.shared
-    }
-
     pub(crate) fn stats(&self) -> HubStats {
         HubStats {
             notified: self.metrics.notified.load(Ordering::Relaxed),
@@ -396,11 +380,11 @@ impl Hub {
             unnamed: self.metrics.unnamed.load(Ordering::Relaxed),
             queues: self.entries.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
-            cursors: self.shared().cursors.taken(),
+            cursors: self.shared.cursors.taken(),
             timers: self.timers_set.load(Ordering::Relaxed)
                 + self.timers_reported.load(Ordering::Relaxed),
             load: self.load.stats(),
-            unassigned: self.coordinator_config.unassigned.load(Ordering::Relaxed),
+            unassigned: self.shared.unassigned.load(Ordering::Relaxed),
         }
     }
 }

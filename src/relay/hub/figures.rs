@@ -113,7 +113,7 @@ impl Hub {
     /// Returns the number of a group's members on a queue.
     #[cfg(feature = "keda")]
     pub(crate) fn group_members(&self, queue: &QueueAddress, group: &GroupName) -> usize {
-        let nodes = self.shared().patterns.matching(queue);
+        let nodes = self.shared.patterns.matching(queue);
         let of_group = nodes
             .iter()
             .filter(|node| node.group.as_ref() == Some(group));

@@ -105,8 +105,18 @@ impl PatternNode {
     }
 
     /// Calls `each` with every subscription, under the node's lock.
-    pub(super) fn each(&self, mut each: impl FnMut(&Arc<Subscription>)) {
-        lock(&self.subscribers).iter().for_each(&mut each);
+    pub(super) fn each(&self, each: impl FnMut(&Arc<Subscription>)) {
+        lock(&self.subscribers).iter().for_each(each);
+    }
+
+    /// As [`Subscribers::each_after`], under the node's lock.
+    pub(super) fn each_after(
+        &self,
+        id: Option<SubscriptionId>,
+        count: usize,
+        each: impl FnMut(&Arc<Subscription>),
+    ) -> Option<SubscriptionId> {
+        lock(&self.subscribers).each_after(id, count, each)
     }
 
     /// Returns the first subscription after this id that is accepted, else the first of all.

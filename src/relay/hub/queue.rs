@@ -33,7 +33,7 @@ pub(super) mod update;
 use std::sync::Arc;
 
 use super::{
-    config::{CoordinatorConfig, SUBSCRIBERS_PER_STEP},
+    config::{SUBSCRIBERS_PER_STEP, Shared},
     coordinator::Coordinator,
     counters::Counters,
     increments::Announced,
@@ -54,7 +54,7 @@ pub(crate) struct QueueEntry {
     address: QueueAddress,
     /// Orders entries with equal timers; the same in every simulated run.
     number: u64,
-    pub(super) config: Arc<CoordinatorConfig>,
+    pub(super) shared: Arc<Shared>,
     state: Mutex<QueueState>,
 }
 
@@ -127,24 +127,6 @@ pub(super) struct WalkPlace {
     after: Option<SubscriptionId>,
 }
 
-/// The remaining work for the subscribers.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum MarkOutcome {
-    /// The fan-out must walk them.
-    NeedsWalk,
-    /// None: they are marked, or a walk is pending already.
-    Done,
-}
-
-impl MarkOutcome {
-    pub(super) fn or(self, other: Self) -> Self {
-        match self {
-            Self::NeedsWalk => self,
-            Self::Done => other,
-        }
-    }
-}
-
 impl EntryBits {
     /// The log has the line that this queue has no listeners.
     const LOGGED: u8 = 1;
@@ -178,7 +160,7 @@ impl QueueEntry {
         number: u64,
         (start, changed_at): (u64, u64),
         now: Tick,
-        config: &Arc<CoordinatorConfig>,
+        shared: &Arc<Shared>,
     ) -> Self {
         let state = QueueState {
             is_dead: false,
@@ -198,7 +180,7 @@ impl QueueEntry {
             told: 0,
             held: 0,
             encoded: EncodingCache::default(),
-            bits: config.decisions.entry_bits(&address),
+            bits: shared.decisions.entry_bits(&address),
             walk_pending: false,
             walk_from: None,
             unsettled: None,
@@ -213,7 +195,7 @@ impl QueueEntry {
         Self {
             address,
             number,
-            config: Arc::clone(config),
+            shared: Arc::clone(shared),
             state: Mutex::new(state),
         }
     }
@@ -244,7 +226,7 @@ impl QueueEntry {
         let from = state.walk_from.take();
         if from.is_some() {
             // Set to 0 where one takes or joins from now on.
-            state.told = self.config.shared.patterns.joined();
+            state.told = self.shared.patterns.joined();
         }
         from.map(|from| (*from, state.outside.nodes.clone()))
     }
@@ -264,24 +246,15 @@ impl QueueEntry {
             && list <= nodes.len()
         {
             let node = list.checked_sub(1).map(|at| &nodes[at]);
-            let some = match node {
-                None => {
-                    let all = state.outside.named.after(after).iter();
-                    all.take(SUBSCRIBERS_PER_STEP).cloned().collect()
-                }
-                Some(node) => node.some_after(after, SUBSCRIBERS_PER_STEP),
+            let named = std::mem::take(&mut state.outside.named);
+            let owe = |one: &Arc<_>| state.owe_events(self, one, node, from, batch);
+            let last = match node {
+                None => named.each_after(after, SUBSCRIBERS_PER_STEP, owe),
+                Some(node) => node.each_after(after, SUBSCRIBERS_PER_STEP, owe),
             };
-            for one in &some {
-                state.owe_events(self, one, node, from, batch);
-            }
-            let last = some.last().map(|one| one.id);
-            return Some(match some.len() < SUBSCRIBERS_PER_STEP {
-                true => WalkPlace {
-                    list: list + 1,
-                    after: None,
-                },
-                false => WalkPlace { list, after: last },
-            });
+            state.outside.named = named;
+            let list = list + usize::from(last.is_none());
+            return Some(WalkPlace { list, after: last });
         }
         let more = state.grouped && state.assign(self, batch);
         more.then_some(place)
@@ -305,7 +278,7 @@ impl QueueEntry {
     /// Locks the state, after it has looked up the nodes that match the queue now.
     pub(super) fn lock_with_nodes(self: &Arc<Self>, now: Tick) -> MutexGuard<'_, QueueState> {
         let mut state = self.lock();
-        let patterns = &self.config.shared.patterns;
+        let patterns = &self.shared.patterns;
         let version = patterns.version();
         let is_known = state.nodes_version > 0;
         let is_missed = match is_known {
@@ -414,41 +387,35 @@ impl QueueState {
         timers.rearm(entry.number(), entry, &mut self.armed, next)
     }
 
-    /// Owes a count to the subscribers, where there are no more than `inline`; otherwise leaves them to
-    /// the fan-out. `from` is the position before the count.
+    /// Owes a count to the subscribers, where there are no more than `inline`; otherwise returns whether
+    /// the fan-out must walk them. `from` is the position before the count.
     pub(super) fn owe_count(
         &mut self,
         entry: &Arc<QueueEntry>,
-        from: Option<&Counters>,
+        from: &Counters,
         inline: usize,
         batch: &mut WakeBatch,
-    ) -> MarkOutcome {
-        let joined = entry.config.shared.patterns.joined();
-        let mut needs_walk = false;
-        if let Some(from) = from.filter(|_| self.walks > 0 || self.told != joined) {
-            let few = self.outside.len() <= inline.min(SUBSCRIBERS_PER_STEP);
-            if few && self.walks == 0 {
-                self.told = joined;
-                self.owe_all(entry, from, batch);
-            } else {
-                self.walk_from.get_or_insert_with(|| Box::new(*from));
-                self.unsettled.get_or_insert_with(|| Box::new(*from));
-                needs_walk = true;
-            }
+    ) -> bool {
+        let joined = entry.shared.patterns.joined();
+        if self.walks == 0 && self.told == joined {
+            return false;
         }
-        match needs_walk {
-            true => self.request_walk(),
-            false => MarkOutcome::Done,
+        let few = self.outside.len() <= inline.min(SUBSCRIBERS_PER_STEP);
+        if few && self.walks == 0 {
+            self.told = joined;
+            self.owe_all(entry, from, batch);
+            return false;
         }
+        self.walk_from.get_or_insert_with(|| Box::new(*from));
+        self.unsettled.get_or_insert_with(|| Box::new(*from));
+        self.request_walk()
     }
 
-    /// The fan-out has a walk to do.
-    pub(super) fn request_walk(&mut self) -> MarkOutcome {
-        if std::mem::replace(&mut self.walk_pending, true) {
-            return MarkOutcome::Done;
-        }
-        self.walks += 1;
-        MarkOutcome::NeedsWalk
+    /// The fan-out has a walk to do; returns `false` where one is pending already.
+    pub(super) fn request_walk(&mut self) -> bool {
+        let is_new = !std::mem::replace(&mut self.walk_pending, true);
+        self.walks += u8::from(is_new);
+        is_new
     }
 
     /// Owes the events after this position to all subscribers.

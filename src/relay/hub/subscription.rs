@@ -19,6 +19,7 @@ use std::{fmt, ops::Deref, sync::Arc, task::Waker};
 
 use super::{
     counters::Counters,
+    cursor::Cursor,
     decisions::Decision,
     inbox::{Filled, Inbox},
     interest::Interest,
@@ -70,8 +71,6 @@ pub(super) enum Owing {
 /// The result of sending what is due on a queue.
 enum Sent {
     Nothing,
-    /// Its CATCH_UP waits.
-    Delayed,
     NoRoom,
     /// An entry for this many notifications.
     Entry(u64, WakeReason),
@@ -90,10 +89,9 @@ pub(super) enum Admission {
 
 impl Subscription {
     pub(super) fn new(interest: Interest) -> Self {
-        let inbox = Inbox::new(interest.since);
         Self {
             interest,
-            inbox: Mutex::new(inbox),
+            inbox: Mutex::new(Inbox::new()),
             introduction: Mutex::new(None),
         }
     }
@@ -129,7 +127,7 @@ impl Subscription {
         let (own, reports) = (inbox.len(), inbox.reports);
         let has_room = || {
             let is_named = self.names(entry.address());
-            let limits = &entry.config.shared.cursors;
+            let limits = &entry.shared.cursors;
             limits.take(self, own, is_named).then_some(is_named)
         };
         let Some(cursor) = inbox.get_or_insert(entry, has_room) else {
@@ -209,7 +207,7 @@ impl Subscription {
     /// Makes the cursor of a member that its group gets to know; with `beyond`, up to twice the limit.
     pub(super) fn join_group(&self, entry: &Arc<QueueEntry>, beyond: bool) -> Admission {
         let is_named = self.names(entry.address());
-        let limits = &entry.config.shared.cursors;
+        let limits = &entry.shared.cursors;
         let mut inbox = self.lock();
         if self.mailbox.is_closed() {
             return Admission::Ended;
@@ -225,7 +223,7 @@ impl Subscription {
     }
 
     /// A member's stream has a wake-up to take.
-    pub(super) fn set_due(self: &Arc<Self>, entry: &QueueEntry, batch: &mut WakeBatch) {
+    pub(super) fn set_due(self: &Arc<Self>, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) {
         batch.add_work(1);
         if self.lock().set_due(entry, batch.accepted_at) {
             batch.push(self);
@@ -289,31 +287,26 @@ impl Subscription {
         let drawn = early.map(raise);
         let mut filled = Filled::default();
         let mut inbox = self.lock();
-        let accepted_at = inbox.begin_take(drawn, now);
-        let is_certain = now >= inbox.catch_up_at;
-        if is_certain && !inbox.fill_checks(self, sink, &mut filled) {
+        let accepted_at = inbox.begin_take(drawn);
+        if !inbox.fill_checks(self, sink, &mut filled) {
             return filled;
         }
-        let due = inbox.due();
-        sink.expect(due);
-        for _ in 0..due {
-            let Some(entry) = inbox.pop_due() else {
-                break;
-            };
-            drop(inbox);
-            let sent = self.send(&entry, is_certain, now, sink);
-            inbox = self.lock();
-            match sent {
+        let mut due = inbox.take_due();
+        drop(inbox);
+        sink.expect(due.len());
+        let count = due.len();
+        while let Some(entry) = due.pop_front() {
+            match self.send(&entry, now, sink) {
                 Sent::Nothing => {}
-                Sent::Delayed => inbox.delay(&entry),
                 Sent::NoRoom => {
-                    inbox.put_back(&entry);
+                    due.push_front(entry);
                     break;
                 }
                 Sent::Entry(notifications, reason) => filled.add(notifications, reason),
             }
         }
-        filled.complete = inbox.end_take(now);
+        let mut inbox = self.lock();
+        filled.complete = inbox.end_take(count, due);
         if filled.entries > 0 {
             inbox.note_woken(now);
             filled.accepted_at = accepted_at;
@@ -329,36 +322,29 @@ impl Subscription {
     }
 
     /// Writes the entry of a queue that is due.
-    fn send(
-        &self,
-        entry: &Arc<QueueEntry>,
-        is_certain: bool,
-        now: Tick,
-        sink: &mut impl WakeSink,
-    ) -> Sent {
+    fn send(&self, entry: &Arc<QueueEntry>, now: Tick, sink: &mut impl WakeSink) -> Sent {
         let mut guard = entry.lock();
         let state = &mut *guard;
-        // A member may be owed what came before its queue had the group: this covers it.
-        let sent = self.send_assignment(entry, state, now, sink);
-        if !matches!(sent, Sent::Nothing) {
-            return sent;
-        }
         let mut inbox = self.lock();
         let reports = inbox.reports;
         let Some(cursor) = inbox.get_mut(entry) else {
             return Sent::Nothing;
         };
+        cursor.is_due = false;
+        // A member may be owed what came before its queue had the group: this covers it.
+        let sent = self.send_assignment(entry, state, (cursor, reports), now, sink);
+        if !matches!(sent, Sent::Nothing) {
+            return sent;
+        }
         let Some(from) = cursor.owed else {
             return Sent::Nothing;
         };
         let counted = state.wake_reason(&from);
         let is_asked = cursor.is_asked;
-        let reason = counted
-            .or_else(|| is_asked.then_some(WakeReason::Sentinel))
-            .or_else(|| (cursor.needs_catch_up && is_certain).then_some(WakeReason::CatchUp));
-        let Some(reason) = reason else {
-            return Sent::Delayed;
-        };
+        let reason = counted.unwrap_or(match is_asked {
+            true => WakeReason::Sentinel,
+            false => WakeReason::CatchUp,
+        });
         let head = state.counters;
         let delta = head.delta_since(&from);
         let work = WakeEntry {
@@ -375,6 +361,7 @@ impl Subscription {
             false => sink.push(&work),
         };
         if !has_room {
+            cursor.is_due = true;
             return Sent::NoRoom;
         }
         cursor.advance(&head, is_asked, now);
@@ -396,6 +383,7 @@ impl Subscription {
         &self,
         entry: &Arc<QueueEntry>,
         state: &mut QueueState,
+        (cursor, reports): (&mut Cursor, bool),
         now: Tick,
         sink: &mut impl WakeSink,
     ) -> Sent {
@@ -407,6 +395,7 @@ impl Subscription {
             if let Some(group) = state.group_of(self) {
                 group.return_assignment(self.id, assignment);
             }
+            cursor.is_due = true;
             return Sent::NoRoom;
         }
         entry.note(state, |_| {
@@ -423,15 +412,11 @@ impl Subscription {
             },
             ..state.counters
         };
-        let mut inbox = self.lock();
-        let reports = inbox.reports;
-        if let Some(cursor) = inbox.get_mut(entry) {
-            cursor.advance(&head, true, now);
-            if assignment.reason != WakeReason::Sentinel {
-                cursor.work_sent_at = now;
-            }
-            cursor.note_held(reports, state);
+        cursor.advance(&head, true, now);
+        if assignment.reason != WakeReason::Sentinel {
+            cursor.work_sent_at = now;
         }
+        cursor.note_held(reports, state);
         Sent::Entry(assignment.delta.notifications, assignment.reason)
     }
 
@@ -444,17 +429,6 @@ impl Subscription {
             digest: self.digest,
         };
         Some(point.number())
-    }
-
-    /// Waiting CATCH_UPs become due.
-    pub(super) fn end_spread(&self, now: Tick) {
-        let mut inbox = self.lock();
-        inbox.catch_up_at = inbox.catch_up_at.min(now);
-    }
-
-    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
-    pub(crate) fn catch_up_at(&self) -> Option<Tick> {
-        self.lock().catch_up_at()
     }
 }
 

@@ -154,8 +154,6 @@ fn from_elsewhere<S: std::fmt::Display>(selectors: &[S]) -> SubscribeOptions {
 
 /// Draws a resume number, takes all entries, and states the number.
 fn resume_number(hub: &Hub, subscription: &Subscription, now: Tick) -> ResumeNumber {
-    subscription.end_spread(now);
-    // The first one is not drawn where CATCH_UPs wait.
     drain(subscription, now);
     let revision = Some(&hub.fanout.revision);
     _ = subscription.fill(now, revision, &mut WakeBuilder::new());
@@ -168,15 +166,13 @@ fn subscribe<S: std::fmt::Display>(hub: &Arc<Hub>, selectors: &[S]) -> Arc<Subsc
 
 /// Opens a subscription whose patterns are not introduced yet.
 fn open(hub: &Arc<Hub>, id: u128, options: &SubscribeOptions) -> crate::Result<Arc<Subscription>> {
-    let mut rng = fastrand::Rng::with_seed(1);
-    hub.subscribe(SubscriptionId(id), options, START, &mut rng)
+    hub.subscribe(SubscriptionId(id), options, START)
 }
 
 fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<Subscription> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed).into());
-    let mut rng = fastrand::Rng::with_seed(1);
-    let subscription = hub.subscribe(id, options, now, &mut rng).expect("accepted");
+    let subscription = hub.subscribe(id, options, now).expect("accepted");
     while !hub.introduce_some(&subscription, now) {}
     subscription
 }

@@ -51,8 +51,8 @@ struct Worker {
     holding: Option<(MessageId, u64)>,
 }
 
-/// CATCH_UPs after a change of the relay are spread over this time.
-const SPREAD: Duration = Duration::from_secs(2);
+/// The wake-ups of a new stream arrive within this time.
+const FIRST_WAKES: Duration = Duration::from_secs(2);
 
 impl Listener {
     /// Its relay was restored: nothing is promised before its next Welcome.
@@ -219,9 +219,9 @@ impl World {
         let epoch = self.relays[relay].run.as_ref().map(|run| run.epoch);
         let listener = &mut self.listeners[number];
         listener.welcomed_by = epoch.unwrap_or_default();
-        listener.ok_from = self.now + SPREAD;
+        listener.ok_from = self.now + FIRST_WAKES;
         if listener.forgives {
-            let (life, until) = (listener.life, self.now + SPREAD + SPREAD / 2);
+            let (life, until) = (listener.life, self.now + FIRST_WAKES + FIRST_WAKES / 2);
             listener.forgives_until = until;
             self.at(until, Event::Forgive(number, life));
         }

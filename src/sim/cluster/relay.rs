@@ -230,9 +230,8 @@ impl World {
             seed: self.rng.u64(..),
             forget_after: self.plan.forget_after,
             inline: self.plan.inline,
-            coordinator: groups::pace(self.plan.sentinel, self.plan.group_keep),
             cluster: true,
-            ..HubConfig::default()
+            ..groups::pace(self.plan.sentinel, self.plan.group_keep)
         }));
         hub.timers_waker().register(&relay.waker(Ring::Timers));
         hub.fanout_waker().register(&relay.waker(Ring::Fanout));

@@ -82,7 +82,7 @@ impl World {
         }
         let (hub, epoch) = (Arc::clone(&run.hub), run.epoch);
         let config = self.stream_config(relay, epoch);
-        let subscription = hub.subscribe(SubscriptionId(number), options, now, &mut self.rng);
+        let subscription = hub.subscribe(SubscriptionId(number), options, now);
         let subscription = subscription.expect("there is room");
         let feed = SubscriberStream::new(hub, subscription, options, &config, now, &mut self.rng);
         let stream = Stream {

@@ -236,7 +236,7 @@ fn open(
     let config = feed_config();
     let mut rng = fastrand::Rng::with_seed(1);
     let subscription = hub
-        .subscribe(SubscriptionId(number), &options, NOW, &mut rng)
+        .subscribe(SubscriptionId(number), &options, NOW)
         .expect("accepted");
     let (hub, opened) = (Arc::clone(hub), Arc::clone(&subscription));
     let feed = SubscriberStream::new(hub, subscription, &options, &config, NOW, &mut rng);

@@ -112,7 +112,7 @@ impl Worker {
         };
         let mut rng = fastrand::Rng::with_seed(1);
         let (id, hub) = (SubscriptionId(number), &world.hub);
-        let subscription = hub.subscribe(id, options, NOW, &mut rng).expect("accepted");
+        let subscription = hub.subscribe(id, options, NOW).expect("accepted");
         let (hub, config) = (Arc::clone(hub), feed_config());
         let feed = SubscriberStream::new(hub, subscription, options, &config, NOW, &mut rng);
         let bell = Arc::new(Bell::default());

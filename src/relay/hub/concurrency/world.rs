@@ -12,7 +12,7 @@ use std::{
 use shuttle::thread::{self, JoinHandle};
 
 use super::{
-    config::{CoordinatorConfig, HubConfig},
+    config::HubConfig,
     core::Hub,
     listener::{EPOCH, NOW, queue, walk},
     worker::{Manner, Worker},
@@ -88,11 +88,8 @@ impl World {
         let mut config = HubConfig {
             epoch: EPOCH,
             forget_after: Duration::ZERO,
-            coordinator: CoordinatorConfig {
-                claim_timeout: CLAIM,
-                busy_lease: LEASE,
-                ..CoordinatorConfig::default()
-            },
+            claim_timeout: CLAIM,
+            busy_lease: LEASE,
             ..HubConfig::default()
         };
         change(&mut config);

@@ -87,7 +87,7 @@ const ASIDE: usize = 3;
 impl Hub {
     /// Notes the decisions about a queue for ten minutes; returns those so far.
     pub(crate) fn noted_decisions(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
-        let log = &self.coordinator_config.decisions;
+        let log = &self.shared.decisions;
         log.ask(queue, now);
         if let Some(entry) = self.entries.get(queue) {
             entry.lock().bits.insert(EntryBits::NOTED);
@@ -139,7 +139,7 @@ impl QueueEntry {
             return;
         }
         let decision = decision(state.counters.sequence);
-        if !self.config.decisions.add(self.address(), decision) {
+        if !self.shared.decisions.add(self.address(), decision) {
             state.bits.remove(EntryBits::NOTED);
         }
     }

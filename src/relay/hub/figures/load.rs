@@ -177,7 +177,7 @@ impl Hub {
     /// never falls.
     pub(crate) fn polls_avoided(&self, now: Tick) -> u64 {
         let slept = self.load.change_pairs(0, now, self.degraded_from());
-        let polls = slept / u128::from(nanos(self.config.assumed_poll).max(1));
+        let polls = slept / u128::from(nanos(self.shared.config.assumed_poll).max(1));
         let LoadStats {
             catch_ups,
             sentinels,

@@ -72,7 +72,7 @@ impl Hub {
         now: Tick,
     ) -> (Option<QueueStats>, Vec<QueueListener>) {
         let Some(entry) = self.entries.get(queue) else {
-            let nodes = self.shared().patterns.matching(queue);
+            let nodes = self.shared.patterns.matching(queue);
             let some = nodes
                 .iter()
                 .flat_map(|node| node.some_after(None, LISTENERS));

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
 use super::super::{
     backlog::Checkpoint,
-    config::CoordinatorConfig,
+    config::Shared,
     counters::{Counters, QueueHead},
     group::{Group, MemberReport, Unassigned},
     mailbox::{SubscriptionId, WakeBatch},
@@ -19,13 +19,13 @@ use super::super::{
     sync::Ordering,
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::clock::Tick,
     types::{GroupName, ReportState, WakeReason},
 };
 
 /// The groups and the sentinel of one queue.
 pub(crate) struct Coordinator {
-    pub(crate) config: Arc<CoordinatorConfig>,
+    shared: Arc<Shared>,
     groups: BTreeMap<GroupName, Box<Group>>,
     sentinel: Option<QueueCheck>,
     /// The group that the sentinel asked last.
@@ -53,12 +53,13 @@ pub(crate) enum CheckTurn {
 }
 
 impl Coordinator {
-    pub(crate) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, number: u64, now: Tick) -> Self {
+        let config = &shared.config;
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let has_sentinel = !config.sentinel_interval.is_zero();
         let sentinel = has_sentinel.then(|| QueueCheck::new(config, seed, now));
         Self {
-            config: Arc::clone(config),
+            shared: Arc::clone(shared),
             groups: BTreeMap::new(),
             reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due),
             sentinel,
@@ -95,8 +96,8 @@ impl Coordinator {
     /// give way.
     pub(crate) fn has_room(&self, name: &GroupName) -> bool {
         let active = self.groups().filter(|group| group.left_at().is_none());
-        let has_room = active.count() < self.config.max_groups_per_queue;
-        has_room && self.config.has_room(0) || self.knows(name)
+        let has_room = active.count() < self.shared.config.max_groups_per_queue;
+        has_room && self.shared.has_room(0) || self.knows(name)
     }
 
     pub(crate) fn knows(&self, name: &GroupName) -> bool {
@@ -167,20 +168,23 @@ impl Coordinator {
         position: Counters,
         is_unannounced: bool,
     ) -> &mut Group {
-        if self.groups.len() >= self.config.max_groups_per_queue {
+        if self.groups.len() >= self.shared.config.max_groups_per_queue {
             let left = self.groups.iter();
             let left = left.filter_map(|(name, group)| Some((group.kept_since()?, name.clone())));
             if let Some((_, oldest)) = left.min_by_key(|(left_at, _)| *left_at) {
                 self.forget_group(&oldest);
             }
         }
-        let timeouts = (self.config.claim_timeout, self.config.busy_lease);
-        let unassigned = Unassigned::new(&self.config.unassigned);
+        let timeouts = (
+            self.shared.config.claim_timeout,
+            self.shared.config.busy_lease,
+        );
+        let unassigned = Unassigned::new(&self.shared.unassigned);
         let mut group = Group::new(name.clone(), position, unassigned, timeouts);
         if is_unannounced {
             group.begin_unserved();
         }
-        self.config.groups.fetch_add(1, Ordering::Relaxed);
+        self.shared.groups.fetch_add(1, Ordering::Relaxed);
         self.groups
             .entry(name.clone())
             .or_insert_with(|| Box::new(group))
@@ -189,7 +193,7 @@ impl Coordinator {
     fn forget_group(&mut self, name: &GroupName) {
         if let Some(mut group) = self.groups.remove(name) {
             self.passed_on |= group.take_passed_on();
-            self.config.groups.fetch_sub(1, Ordering::Relaxed);
+            self.shared.groups.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -210,8 +214,8 @@ impl Coordinator {
             {
                 sentinel.ask_at_once(now);
             }
-            let all = self.config.groups.load(Ordering::Relaxed);
-            let too_many = all > self.config.max_groups as u64 / 2;
+            let all = self.shared.groups.load(Ordering::Relaxed);
+            let too_many = all > self.shared.config.max_groups as u64 / 2;
             if too_many || self.groups[name].is_unused() {
                 self.forget_group(name);
             }
@@ -219,7 +223,7 @@ impl Coordinator {
     }
 
     pub(crate) fn forget_expired(&mut self, now: Tick) {
-        let keep = self.config.group_keep;
+        let keep = self.shared.config.group_keep;
         let is_expired = |group: &Group| group.kept_since().is_some_and(|at| at + keep <= now);
         if self.groups().any(is_expired) {
             let expired = self.groups.iter().filter(|(_, group)| is_expired(group));
@@ -257,19 +261,6 @@ impl Coordinator {
     /// Returns whether work must be passed on, once.
     pub(crate) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on)
-    }
-
-    /// Returns the interval of the checks where the other relays of a cluster are told of them.
-    pub(crate) fn announced_interval(&self) -> Option<Duration> {
-        self.config.cluster.then_some(self.config.sentinel_interval)
-    }
-
-    pub(crate) fn checked_by_peer(&mut self, now: Tick) {
-        if let Some(sentinel) = &mut self.sentinel
-            && !planted!(LinkCheckIgnored)
-        {
-            sentinel.checked_by_peer(now);
-        }
     }
 
     /// A check was reported: the sentinel's interval restarts. Returns how many others to ask, where the
@@ -418,6 +409,6 @@ impl Coordinator {
 impl Drop for Coordinator {
     fn drop(&mut self) {
         let left = self.groups.len() as u64;
-        self.config.groups.fetch_sub(left, Ordering::Relaxed);
+        self.shared.groups.fetch_sub(left, Ordering::Relaxed);
     }
 }

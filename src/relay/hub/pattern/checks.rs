@@ -157,14 +157,14 @@ impl Hub {
         joined: &[Arc<PatternNode>],
         now: Tick,
     ) {
-        let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
+        let sentinel = !self.shared.config.sentinel_interval.is_zero();
         if subscription.group.is_none() && !sentinel {
             return;
         }
         let mut table = lock(&self.pattern_checks.table);
         for node in joined {
             let key = (node.selector.clone(), node.group.clone());
-            table.make(&key, self.config.seed);
+            table.make(&key, self.shared.config.seed);
             table.change(&key, |check| {
                 let before = check.node.replace(Arc::clone(node));
                 if before.is_none_or(|before| !Arc::ptr_eq(&before, node)) {
@@ -217,7 +217,7 @@ impl Hub {
                 if let Some(node) = check.node.take_if(|node| node.len() == 0) {
                     check.needed = node.is_needed();
                     check.left_due = Some(check.due);
-                    check.due = now + self.config.coordinator.group_keep;
+                    check.due = now + self.shared.config.group_keep;
                 }
             });
         }
@@ -331,7 +331,7 @@ impl Hub {
     }
 
     fn next_pattern_check(&self, check: &mut PatternCheck, now: Tick) -> Tick {
-        match self.config.coordinator.sentinel_interval {
+        match self.shared.config.sentinel_interval {
             interval if interval.is_zero() => Tick::NEVER,
             interval => now + about(interval, &mut check.rng),
         }

@@ -150,8 +150,8 @@ impl Hub {
 
     fn most_queues(&self) -> usize {
         match self.is_short_of_memory() {
-            true => self.entries.len().min(self.config.max_queues),
-            false => self.config.max_queues,
+            true => self.entries.len().min(self.shared.config.max_queues),
+            false => self.shared.config.max_queues,
         }
     }
 
@@ -160,7 +160,7 @@ impl Hub {
         if self.is_short_of_memory() {
             return short_of_memory("queue");
         }
-        let limit = self.config.max_queues;
+        let limit = self.shared.config.max_queues;
         let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
         // Queues that wait for a frame do not give way; another relay may have room.
         let kind = match self.is_degraded(now) {
@@ -210,7 +210,7 @@ impl Hub {
                 number,
                 start,
                 now,
-                &self.coordinator_config,
+                &self.shared,
             ))
         })
     }
@@ -224,7 +224,7 @@ impl Hub {
         if self.is_short_of_memory() {
             return Err(short_of_memory("delay"));
         }
-        let limit = self.config.max_timers as u64;
+        let limit = self.shared.config.max_timers as u64;
         if self.timers_set.load(Ordering::Relaxed) + *timers >= limit {
             let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
@@ -259,12 +259,12 @@ impl Hub {
             return Err(short_of_memory("visible_in"));
         }
         let message = if timer {
-            let limit = self.config.max_timers;
+            let limit = self.shared.config.max_timers;
             format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
         } else if self.has_cursor(subscription, &report.queue) {
             return Ok(());
         } else {
-            let limit = self.config.max_cursors.saturating_mul(2);
+            let limit = self.shared.config.max_cursors.saturating_mul(2);
             format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
         };
         Err(Error::new(ErrorKind::Exhausted, message))
@@ -276,22 +276,22 @@ impl Hub {
     }
 
     pub(in super::super) fn reported_timers_are_full(&self) -> bool {
-        self.timers_reported.load(Ordering::Relaxed) >= self.config.max_timers as u64
+        self.timers_reported.load(Ordering::Relaxed) >= self.shared.config.max_timers as u64
     }
 
     /// Busy listeners may have as many cursors beyond the limit as there are within it.
     fn busy_cursors_are_full(&self) -> bool {
-        self.shared().cursors.is_full_beyond()
+        self.shared.cursors.is_full_beyond()
     }
 
     /// Takes on no new queue, cursor and timer, as if their limits were reached.
     pub(crate) fn set_short_of_memory(&self, is_short: bool) {
-        let is_short_of_memory = &self.shared().cursors.is_short_of_memory;
+        let is_short_of_memory = &self.shared.cursors.is_short_of_memory;
         is_short_of_memory.store(is_short, Ordering::Relaxed);
     }
 
     pub(in super::super) fn is_short_of_memory(&self) -> bool {
-        let is_short_of_memory = &self.shared().cursors.is_short_of_memory;
+        let is_short_of_memory = &self.shared.cursors.is_short_of_memory;
         is_short_of_memory.load(Ordering::Relaxed)
     }
 
@@ -307,7 +307,7 @@ impl Hub {
     /// Returns the use of each limit. The table of queues is full where none of them could give way
     /// to a new one lately.
     pub(crate) fn limits(&self, now: Tick) -> [LimitUse; 4] {
-        let config = &self.config;
+        let config = &self.shared.config;
         let refused_at = lock(&self.eviction).not_before;
         let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
         let queues = self.entries.len() as u64;
@@ -326,7 +326,7 @@ impl Hub {
             },
             of(
                 "subscribed queues",
-                self.shared().cursors.taken(),
+                self.shared.cursors.taken(),
                 config.max_cursors,
             ),
             of(

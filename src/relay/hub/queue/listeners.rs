@@ -111,6 +111,21 @@ impl Subscribers {
         self.0.iter()
     }
 
+    /// Calls `each` with up to `count` of them after this id; returns the last one's id, or `None` at the
+    /// end.
+    pub(crate) fn each_after(
+        &self,
+        id: Option<SubscriptionId>,
+        count: usize,
+        each: impl FnMut(&Arc<Subscription>),
+    ) -> Option<SubscriptionId> {
+        let all = self.after(id);
+        let some = &all[..all.len().min(count)];
+        some.iter().for_each(each);
+        let last = some.last().filter(|_| some.len() == count);
+        last.map(|one| one.id)
+    }
+
     /// Returns the first one after this id that is accepted, else the first of all.
     pub(crate) fn next_after(
         &self,

@@ -21,7 +21,7 @@ use crate::{base::clock::Tick, types::GroupName};
 impl QueueState {
     /// Starts the sentinel of a queue that has a listener, unless the sentinel is off.
     pub(crate) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick, spread: Duration) {
-        if !entry.config.sentinel_interval.is_zero() {
+        if !entry.shared.config.sentinel_interval.is_zero() {
             self.coordinator(entry, now).subscriber_joined(now, spread);
         }
     }
@@ -96,13 +96,7 @@ impl QueueState {
             let id = (!is_member).then_some(listener.id);
             let capacity = listener.mailbox.capacity;
             more = coordinator.check_reported(id, report, capacity, now);
-            if let Some(interval) = coordinator.announced_interval() {
-                self.note_check(interval, now);
-            }
         }
-        let Some(coordinator) = &mut self.coordinator else {
-            return (false, 0);
-        };
         let group = listener.group.as_ref().filter(|_| is_member);
         if let Some(group) = group.and_then(|name| coordinator.group(name)) {
             group.report(listener.id, report, now);
@@ -212,7 +206,7 @@ impl QueueState {
 
     fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
         self.coordinator
-            .get_or_insert_with(|| Box::new(Coordinator::new(&entry.config, entry.number(), now)))
+            .get_or_insert_with(|| Box::new(Coordinator::new(&entry.shared, entry.number(), now)))
     }
 
     /// Drops the coordinator where no listener needs it. A sentinel stays for as long as the queue

@@ -279,7 +279,7 @@ impl Hub {
     /// # Errors
     /// `Exhausted` where there is no room for all of them; none is set then.
     pub(crate) fn take_over_timers(&self, timers: &[HandedTimer], now: Tick) -> Result<()> {
-        let limit = self.config.max_timers as u64;
+        let limit = self.shared.config.max_timers as u64;
         let set = self.timers_set.load(Ordering::Relaxed);
         if self.is_short_of_memory() {
             let message = "timers: the relay is short of memory";
@@ -327,7 +327,6 @@ impl Timer {
                 messages: sums.messages,
                 last_event: self.last_event.clone().unwrap_or_default(),
                 served_groups: Vec::new(),
-                checked: false,
             },
         }
     }

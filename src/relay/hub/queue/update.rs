@@ -7,7 +7,7 @@ use super::super::core::CauseWatch;
 use super::super::{
     core::Hub,
     fanout::{DueWalk, UpdateBatch},
-    queue::{EntryBits, MarkOutcome, QueueEntry, QueueState},
+    queue::{EntryBits, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::Timer,
 };
@@ -135,9 +135,8 @@ impl Hub {
         let counted = count(state);
         batch.wakes.accepted_at = if counted { now } else { Tick::default() };
         // Before a check is assigned: who is asked then is owed the count already.
-        let inline = self.config.inline;
-        let from = counted.then_some(&before);
-        let mut wake = state.owe_count(&entry, from, inline, &mut batch.wakes);
+        let inline = self.shared.config.inline;
+        let mut walks = counted && state.owe_count(&entry, &before, inline, &mut batch.wakes);
         let mut more =
             (reconcile || state.grouped) && state.reconcile(&entry, now, &mut batch.wakes);
         if let Some(own_causes) = noted
@@ -151,16 +150,13 @@ impl Hub {
             if state.count_passed_on(now) {
                 increments.passed_on.fetch_add(1, Ordering::Relaxed);
                 batch.wakes.accepted_at = now;
-                let passed_on = state.owe_count(&entry, Some(&before), inline, &mut batch.wakes);
-                wake = wake.or(passed_on);
+                walks |= state.owe_count(&entry, &before, inline, &mut batch.wakes);
                 more |= state.grouped && state.reconcile(&entry, now, &mut batch.wakes);
             }
             listed = self.list_increment(&entry, state);
         }
-        if more {
-            // The fan-out assigns the rest.
-            wake = wake.or(state.request_walk());
-        }
+        // The fan-out assigns the rest.
+        walks |= more && state.request_walk();
         let is_counted = state.counters.sequence != before.sequence;
         if is_counted {
             state.settle(&self.fanout.revision);
@@ -181,7 +177,7 @@ impl Hub {
         if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
             increments.waker.wake();
         }
-        if wake == MarkOutcome::NeedsWalk {
+        if walks {
             let accepted_at = batch.wakes.accepted_at;
             batch
                 .walks

@@ -34,20 +34,18 @@ use crate::{
 pub(crate) struct Inbox {
     /// By the numbers of the queues' entries.
     cursors: BTreeMap<u64, Box<Cursor>>,
-    /// The cursors with something to send.
-    due: VecDeque<u64>,
+    /// The queues whose cursors have something to send.
+    due: VecDeque<Arc<QueueEntry>>,
     /// The stream was woken since it last took.
     is_woken: bool,
     /// When the oldest event in `due` was accepted; the default: not known.
     accepted_at: Tick,
     /// Selectors with a check due under their own name.
     pattern_checks: Vec<(usize, WakeReason)>,
-    /// CATCH_UPs wait until then: they are spread after a change of epoch.
-    pub(crate) catch_up_at: Tick,
-    /// Cursors whose CATCH_UP waits until then.
-    delayed: Vec<u64>,
-    /// The number of the next cursor that the search for settled ones visits.
+    /// The number of the next cursor that the search for settled ones visits, and how many were made
+    /// since the newest search.
     swept_up_to: u64,
+    made: usize,
     /// Cursors whose queues wait until the stream has sent its messages.
     waiting: VecDeque<u64>,
     /// The hub's revision that was drawn for a resume number, and how many of the due cursors are to
@@ -109,16 +107,15 @@ pub(crate) struct Filled {
 }
 
 impl Inbox {
-    pub(crate) fn new(now: Tick) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             cursors: BTreeMap::new(),
             due: VecDeque::new(),
             is_woken: false,
             accepted_at: Tick::default(),
             pattern_checks: Vec::new(),
-            catch_up_at: now,
-            delayed: Vec::new(),
             swept_up_to: 0,
+            made: 0,
             waiting: VecDeque::new(),
             drawn: None,
             reports: false,
@@ -151,8 +148,11 @@ impl Inbox {
 
     /// Returns the cursor of an entry, and makes it if there is none.
     pub(crate) fn insert(&mut self, entry: &Arc<QueueEntry>, is_named: bool) -> &mut Cursor {
-        let make = || Box::new(Cursor::new(Arc::clone(entry), is_named));
-        self.cursors.entry(entry.number()).or_insert_with(make)
+        let made = &mut self.made;
+        self.cursors.entry(entry.number()).or_insert_with(|| {
+            *made += 1;
+            Box::new(Cursor::new(Arc::clone(entry), is_named))
+        })
     }
 
     /// The same; `has_room` returns whether there is room for a new one, and whether a selector names the
@@ -166,6 +166,7 @@ impl Inbox {
             Entry::Occupied(known) => Some(known.into_mut()),
             Entry::Vacant(new) => {
                 let is_named = has_room()?;
+                self.made += 1;
                 Some(new.insert(Box::new(Cursor::new(Arc::clone(entry), is_named))))
             }
         }
@@ -173,7 +174,7 @@ impl Inbox {
 
     /// Notes that the cursor has something to send. Returns whether to wake the stream.
     #[must_use]
-    pub(crate) fn set_due(&mut self, entry: &QueueEntry, accepted_at: Tick) -> bool {
+    pub(crate) fn set_due(&mut self, entry: &Arc<QueueEntry>, accepted_at: Tick) -> bool {
         let cursor = self.get_mut(entry);
         let was_due = cursor.is_none_or(|cursor| std::mem::replace(&mut cursor.is_due, true));
         self.list_due(entry, was_due, accepted_at)
@@ -184,12 +185,12 @@ impl Inbox {
     #[must_use]
     pub(crate) fn list_due(
         &mut self,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         was_due: bool,
         accepted_at: Tick,
     ) -> bool {
         if !was_due {
-            self.due.push_back(entry.number());
+            self.due.push_back(Arc::clone(entry));
         }
         if accepted_at != Tick::default() && self.accepted_at == Tick::default() {
             self.accepted_at = accepted_at;
@@ -230,7 +231,6 @@ impl Inbox {
     /// Takes out all cursors; [`super::super::subscribe`] detaches them.
     pub(crate) fn close(&mut self) -> DetachedCursors {
         (self.due, self.waiting) = Default::default();
-        self.delayed = Vec::new();
         (self.awake_queues, self.polls) = (0, false);
         std::mem::take(&mut self.cursors).into_iter()
     }
@@ -267,17 +267,14 @@ impl Inbox {
     pub(crate) fn busy_and_behind(&self, subscription: &Interest, now: Tick) -> (usize, usize) {
         let some = self.cursors.values().take(STEP);
         let busy = some.filter(|one| one.is_busy(self.reports, now, subscription));
-        (busy.count(), self.due.len() + self.delayed.len())
+        (busy.count(), self.due.len())
     }
 
     /// Begins to take: returns when the oldest due event was accepted, where that is known. R5: what is
     /// owed after this wakes the stream again.
-    pub(crate) fn begin_take(&mut self, drawn: Option<u64>, now: Tick) -> Option<Tick> {
+    pub(crate) fn begin_take(&mut self, drawn: Option<u64>) -> Option<Tick> {
         self.is_woken = false;
-        if self.catch_up_is_due(now) {
-            self.release_delayed();
-        }
-        if let Some(revision) = drawn.filter(|_| self.delayed.is_empty()) {
+        if let Some(revision) = drawn {
             self.draw(revision, self.due.len());
         }
         let accepted_at = std::mem::take(&mut self.accepted_at);
@@ -289,73 +286,30 @@ impl Inbox {
         self.drawn = NonZeroU64::new(revision).map(|revision| (revision, left));
     }
 
-    /// Ends it; returns whether nothing is left.
-    pub(crate) fn end_take(&mut self, now: Tick) -> bool {
+    /// Takes the queues with something to send.
+    pub(crate) fn take_due(&mut self) -> VecDeque<Arc<QueueEntry>> {
+        std::mem::take(&mut self.due)
+    }
+
+    /// Ends to take: of the `count` queues that were taken these had no room, and come first in the next
+    /// Wake. Returns whether nothing is left.
+    pub(crate) fn end_take(&mut self, count: usize, mut rest: VecDeque<Arc<QueueEntry>>) -> bool {
+        if let Some((_, left)) = &mut self.drawn {
+            *left = left.saturating_sub(count - rest.len());
+        }
+        // The list keeps its memory.
+        rest.append(&mut self.due);
+        self.due = rest;
         if self.due.is_empty() && self.due.capacity() > STEP {
             self.due = VecDeque::new();
         }
-        let checks = !self.pattern_checks.is_empty() && now >= self.catch_up_at;
-        self.due.is_empty() && !checks && !self.catch_up_is_due(now)
+        self.due.is_empty() && self.pattern_checks.is_empty()
     }
 
     /// Returns whether something was not taken that is owed outside of groups.
     pub(crate) fn is_owed(&self) -> bool {
-        let due = self.due.iter().chain(&self.delayed);
-        let mut due = due.filter_map(|number| self.cursors.get(number));
+        let mut due = self.due.iter().filter_map(|entry| self.get(entry));
         !self.pattern_checks.is_empty() || due.any(|one| !one.is_member && one.owed.is_some())
-    }
-
-    /// Returns how many cursors have something to send.
-    pub(crate) fn due(&self) -> usize {
-        self.due.len()
-    }
-
-    /// Takes the next cursor with something to send.
-    pub(crate) fn pop_due(&mut self) -> Option<Arc<QueueEntry>> {
-        loop {
-            let number = self.due.pop_front()?;
-            if let Some((_, left)) = &mut self.drawn {
-                *left = left.saturating_sub(1);
-            }
-            if let Some(cursor) = self.cursors.get_mut(&number) {
-                cursor.is_due = false;
-                return Some(Arc::clone(&cursor.entry));
-            }
-        }
-    }
-
-    /// There was no room for it: it comes first in the next Wake.
-    pub(crate) fn put_back(&mut self, entry: &QueueEntry) {
-        if let Some(cursor) = self.get_mut(entry) {
-            // It may have come to the list's end since.
-            cursor.is_due = true;
-            self.due.push_front(entry.number());
-            if let Some((_, left)) = &mut self.drawn {
-                *left += 1;
-            }
-        }
-    }
-
-    /// The cursor's CATCH_UP waits.
-    pub(crate) fn delay(&mut self, entry: &QueueEntry) {
-        self.delayed.push(entry.number());
-    }
-
-    /// Adds some of the cursors whose CATCH_UP waits no longer.
-    fn release_delayed(&mut self) {
-        // They were owed before it was drawn.
-        self.drawn = None;
-        for _ in 0..4 * STEP {
-            let Some(number) = self.delayed.pop() else {
-                self.delayed = Vec::new();
-                break;
-            };
-            if let Some(cursor) = self.cursors.get_mut(&number)
-                && !std::mem::replace(&mut cursor.is_due, true)
-            {
-                self.due.push_back(number);
-            }
-        }
     }
 
     /// Adds the selectors' own checks; returns whether all of them had room.
@@ -377,14 +331,15 @@ impl Inbox {
         true
     }
 
-    /// Visits the next `most` cursors, in turn; returns the entries of those that have nothing which the
-    /// subscriber needs, or keep their entry no longer.
+    /// Visits the next `most` cursors, in turn, and two more for each new one; returns the entries of those
+    /// that have nothing which the subscriber needs, or keep their entry no longer.
     pub(crate) fn settled(
         &mut self,
         subscription: &Interest,
         most: usize,
         now: Tick,
     ) -> Vec<Arc<QueueEntry>> {
+        let most = most + 2 * std::mem::take(&mut self.made);
         let mut settled = Vec::new();
         let mut visited = 0;
         for (number, cursor) in self.cursors.range(self.swept_up_to..).take(most) {
@@ -482,7 +437,7 @@ impl Inbox {
         let polls =
             report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
         let believed = if polls {
-            entry.config.sentinel_interval * 2
+            entry.shared.config.sentinel_interval * 2
         } else {
             Duration::ZERO
         };
@@ -630,20 +585,10 @@ impl Inbox {
         }
     }
 
-    fn catch_up_is_due(&self, now: Tick) -> bool {
-        !self.delayed.is_empty() && now >= self.catch_up_at
-    }
-
-    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
-    pub(crate) fn catch_up_at(&self) -> Option<Tick> {
-        let waits = !self.delayed.is_empty() || !self.pattern_checks.is_empty();
-        waits.then_some(self.catch_up_at)
-    }
-
     /// Takes the revision that was drawn last, where all wake-ups before it were sent.
     pub(crate) fn take_number(&mut self) -> Option<NonZeroU64> {
-        let others = self.pattern_checks.len() + self.delayed.len();
-        let taken = self.drawn.take_if(|(_, left)| *left == 0 && others == 0);
+        let has_checks = !self.pattern_checks.is_empty();
+        let taken = self.drawn.take_if(|(_, left)| *left == 0 && !has_checks);
         taken.map(|(revision, _)| revision)
     }
 

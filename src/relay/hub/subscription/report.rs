@@ -78,15 +78,13 @@ impl Hub {
         };
         self.change_load(change, now);
         batch.wake();
-        // The new cursor pays for the visit of two others.
-        self.sweep(&subscription, 2, now);
+        self.sweep(&subscription, 0, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.pattern_reported(&subscription, &report.queue, now);
         }
         if needs_reconcile {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
-        self.list_check(&entry);
         if let Some(delay) = report.visible_in {
             self.wake_after(entry, delay, Timer::without_notification(), now);
         }
@@ -112,7 +110,7 @@ impl Hub {
             return;
         }
         let is_named = subscription.names(entry.address());
-        let limits = &self.shared().cursors;
+        let limits = &self.shared.cursors;
         if !limits.take(subscription, inbox.len(), is_named) {
             if !is_busy {
                 return;

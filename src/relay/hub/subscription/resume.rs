@@ -44,17 +44,6 @@ pub(crate) struct ResumePoint {
     pub(crate) digest: u64,
 }
 
-/// The use of the number that a subscriber states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resumption {
-    /// None is stated, or one that is not valid here.
-    Nothing,
-    /// The number is of another epoch: many subscribers may come from the same relay.
-    OtherEpoch,
-    /// The subscriber has all changes up to this revision.
-    Since(u64),
-}
-
 /// Bytes of the epoch, the revision and the digest.
 const EPOCH: usize = 16;
 const NUMBER: usize = 8;
@@ -82,28 +71,20 @@ impl ResumePoint {
 }
 
 impl Hub {
-    /// Reads the number that a subscriber with this digest states.
-    pub(in super::super) fn resumption(
+    /// Returns the revision up to which a subscriber with this digest has all changes, by the number that
+    /// it states; `None` without one that is valid here.
+    pub(in super::super) fn resumed_at(
         &self,
         options: &SubscribeOptions,
         digest: u64,
-    ) -> Resumption {
-        let point = match ResumePoint::read(&options.resume) {
-            Some(point) if options.group.is_none() => point,
-            _ => return Resumption::Nothing,
-        };
+    ) -> Option<u64> {
+        let point = ResumePoint::read(&options.resume).filter(|_| options.group.is_none())?;
         let revision = point.revision.get();
-        if point.epoch != self.config.epoch {
-            return match planted!(ForeignEpochAccepted) {
-                true => Resumption::Since(revision),
-                false => Resumption::OtherEpoch,
-            };
+        if point.epoch != self.shared.config.epoch {
+            return planted!(ForeignEpochAccepted).then_some(revision);
         }
-        let known = revision < self.fanout.revision.load(Ordering::Relaxed);
-        match known && point.digest == digest {
-            true => Resumption::Since(revision),
-            false => Resumption::Nothing,
-        }
+        let is_known = revision < self.fanout.revision.load(Ordering::Relaxed);
+        (is_known && point.digest == digest).then_some(revision)
     }
 
     /// Returns whether an entry was forgotten that changed after this revision.
@@ -112,16 +93,6 @@ impl Hub {
             return false;
         }
         self.forgotten_at.load(Ordering::Acquire) > revision
-    }
-}
-
-impl Resumption {
-    /// Returns the revision up to which the subscriber has all changes.
-    pub(crate) fn since(self) -> Option<u64> {
-        match self {
-            Self::Since(revision) => Some(revision),
-            Self::Nothing | Self::OtherEpoch => None,
-        }
     }
 }
 

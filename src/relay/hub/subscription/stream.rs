@@ -190,9 +190,6 @@ impl SubscriberStream {
         if !silent && let Some(resume) = self.subscription.take_resume() {
             return self.heartbeat(degraded, resume, now);
         }
-        if silent {
-            self.subscription.end_spread(now);
-        }
         // The queues that are not introduced may have changed before.
         let draws =
             introduced && self.subscription.group.is_none() && (silent || now >= self.drawing_at());
@@ -217,9 +214,7 @@ impl SubscriberStream {
             if filled.complete && filled.fewest >= self.throttle_from {
                 self.throttled_until = now + THROTTLE;
             }
-            // Each new cursor pays for the visit of two others.
-            let most = 2 * filled.entries + SWEPT_BESIDE;
-            self.hub.sweep(&self.subscription, most, now);
+            self.hub.sweep(&self.subscription, SWEPT_BESIDE, now);
             return StreamAction::Send(StreamMessage::Wake(filled));
         }
         if !introduced || !filled.complete {
@@ -231,9 +226,8 @@ impl SubscriberStream {
             let resume = self.subscription.take_resume().unwrap_or_default();
             return self.heartbeat(degraded, resume, now);
         }
-        let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
         let heartbeat = self.drawing_at().min(self.lifecycle.heartbeat_at());
-        StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at).min(catch_up))
+        StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at))
     }
 
     /// Returns when the next resume number is drawn at the latest. A member has none: its queues

@@ -13,7 +13,7 @@
 use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
 
 use super::super::{
-    config::CoordinatorConfig,
+    config::Shared,
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
@@ -22,13 +22,12 @@ use super::super::{
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::{EntryBits, QueueEntry, QueueState},
-    resume::Resumption,
     subscription::{Owed, Subscription},
     sync::lock,
     timers::Timer,
 };
 use crate::{
-    base::{backoff::jitter, clock::Tick, fault::planted},
+    base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
     types::{GroupName, QueueAddress, Selector, SubscribeOptions},
 };
@@ -69,12 +68,11 @@ impl Hub {
         id: SubscriptionId,
         options: &SubscribeOptions,
         now: Tick,
-        rng: &mut fastrand::Rng,
     ) -> Result<Arc<Subscription>> {
-        self.subscribe_in(None, id, options, now, rng)
+        self.subscribe_in(None, id, options, now)
     }
 
-    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. [`Hub::introduce_some`]
+    /// Opens a subscription under a random id. [`Hub::introduce_some`]
     /// introduces the queues of its patterns. Its cursors count in the pool as well.
     ///
     /// # Errors
@@ -86,19 +84,13 @@ impl Hub {
         id: SubscriptionId,
         options: &SubscribeOptions,
         now: Tick,
-        rng: &mut fastrand::Rng,
     ) -> Result<Arc<Subscription>> {
         options.check()?;
-        let life = (self.config.epoch, self.config.seed);
+        let life = (self.shared.config.epoch, self.shared.config.seed);
         let interest = Interest::new(id, options, life, now).in_pool(pool);
         let subscription = Arc::new(Subscription::new(interest));
         let entries = self.admit(&subscription, now)?;
-        let resumption = self.resumption(options, subscription.digest);
-        let resumed = resumption.since();
-        if resumption == Resumption::OtherEpoch {
-            let spread = jitter(self.config.catch_up_spread, rng);
-            subscription.lock().catch_up_at = now + spread;
-        }
+        let resumed = self.resumed_at(options, subscription.digest);
         self.change_load(LoadChange::of_pairs(subscription.pairs()), now);
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
         self.note_found(&options.listener_id, now);
@@ -120,7 +112,7 @@ impl Hub {
             inbox.request_pattern_checks(&subscription.selectors);
         }
         // R4: in the nodes before the map is walked.
-        let joined = self.shared().patterns.join(subscription);
+        let joined = self.shared.patterns.join(subscription);
         self.join_pattern_checks(subscription, &joined, now);
         let mut waiting = Vec::new();
         if subscription.group.is_some() && !planted!(MemberUnnoticed) {
@@ -167,7 +159,7 @@ impl Hub {
         };
         let state = &mut *guard;
         if let Some(group) = &subscription.group
-            && state.has_room(&entry.config, group)
+            && state.has_room(&entry.shared, group)
         {
             state.join(&entry, group, subscription, (now, spread));
         } else {
@@ -190,7 +182,7 @@ impl Hub {
     }
 
     pub(in super::super) fn has_sentinel(&self) -> bool {
-        !self.config.coordinator.sentinel_interval.is_zero()
+        !self.shared.config.sentinel_interval.is_zero()
     }
 
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
@@ -332,7 +324,7 @@ impl Hub {
     fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Vec<Arc<QueueEntry>>> {
         let exact = subscription.selectors.iter();
         let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
-        let limits = &self.shared().cursors;
+        let limits = &self.shared.cursors;
         let (count, limit) = (exact.len() as u64, limits.most_per_stream);
         if exact.len() > limit {
             return Err(too_many_cursors("a stream", limit));
@@ -386,13 +378,13 @@ impl Hub {
         entry: Option<&Arc<QueueEntry>>,
         (group, new): (&GroupName, u64),
     ) -> Result<u64> {
-        let config = &self.coordinator_config;
+        let (shared, config) = (&self.shared, &self.shared.config);
         let state = entry.map(|entry| entry.lock());
         let coordinator = state.as_ref().and_then(|state| state.coordinator.as_ref());
         if coordinator.is_some_and(|coordinator| coordinator.knows(group)) {
             return Ok(0);
         }
-        let is_full = !config.has_room(new);
+        let is_full = !shared.has_room(new);
         let has_room = coordinator.is_none_or(|coordinator| coordinator.has_room(group));
         if has_room && !is_full {
             return Ok(1);
@@ -417,7 +409,7 @@ impl Hub {
                 "a principal",
                 usize::try_from(pool.limit()).unwrap_or(usize::MAX),
             ),
-            _ => too_many_cursors("this relay", self.shared().cursors.most),
+            _ => too_many_cursors("this relay", self.shared.cursors.most),
         }
     }
 
@@ -453,7 +445,7 @@ impl Hub {
             self.leave_named(subscription, now);
         }
         if subscription.has_pattern() {
-            self.shared().patterns.leave(subscription);
+            self.shared.patterns.leave(subscription);
             self.leave_pattern_checks(subscription, is_owed, now);
         }
         let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
@@ -494,7 +486,7 @@ impl Hub {
                 self.reconcile(entry, now, |_| {});
             }
         }
-        self.shared().cursors.give_back(subscription, count);
+        self.shared.cursors.give_back(subscription, count);
     }
 
     /// Detaches some cursors of closed subscriptions; returns whether there are more.
@@ -512,7 +504,7 @@ impl Hub {
         let mut change = LoadChange::default();
         for (_, cursor) in detaching.cursors.by_ref().take(STEP) {
             if !cursor.is_named {
-                self.shared().cursors.give_back(&subscription, 1);
+                self.shared.cursors.give_back(&subscription, 1);
             }
             change = change.plus(LoadChange::of_tasks(cursor.tasks, 0));
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
@@ -569,7 +561,7 @@ impl Hub {
                 }
                 self.change_load(change, now);
                 if !cursor.is_named {
-                    self.shared().cursors.give_back(subscription, 1);
+                    self.shared.cursors.give_back(subscription, 1);
                 }
             }
         }
@@ -590,10 +582,10 @@ impl QueueState {
     }
 
     /// Returns whether the queue and the relay have room for this group.
-    pub(crate) fn has_room(&self, config: &CoordinatorConfig, group: &GroupName) -> bool {
+    pub(crate) fn has_room(&self, shared: &Shared, group: &GroupName) -> bool {
         match &self.coordinator {
             Some(coordinator) => coordinator.has_room(group),
-            None => config.has_room(0),
+            None => shared.has_room(0),
         }
     }
 }

@@ -35,7 +35,7 @@ fn with_depth(depth: u64, age: u64, sequence: u64) -> Report {
 /// A subscriber without a group, and a member of one.
 fn listeners() -> [(Arc<Hub>, Arc<Subscription>); 2] {
     [options(&["orders"]), in_group("workers", &["orders"])].map(|options| {
-        let hub = hub_where(|config| config.coordinator.sentinel_interval = HOUR);
+        let hub = hub_where(|config| config.sentinel_interval = HOUR);
         let listener = subscribe_with(&hub, &options, START);
         take_sent(&hub, &listener, START);
         (hub, listener)

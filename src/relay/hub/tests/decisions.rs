@@ -96,7 +96,7 @@ fn a_group_is_explained_from_the_notification_to_the_end_of_the_work() {
 
 #[test]
 fn a_check_of_the_sentinel_and_a_timer_are_noted_as_such() {
-    let hub = hub_where(|config| config.coordinator.sentinel_interval = MINUTE);
+    let hub = hub_where(|config| config.sentinel_interval = MINUTE);
     let listener = settled(&hub, &["orders"]);
     say(
         &hub,

@@ -188,7 +188,7 @@ fn more_patterns_than_a_subscription_may_have_are_refused() {
 
 #[test]
 fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_way() {
-    let hub = hub_where(|config| config.coordinator.max_groups_per_queue = 2);
+    let hub = hub_where(|config| config.max_groups_per_queue = 2);
     let join = |group| subscribe_with(&hub, &in_group(group, &["orders"]), START);
     let first = join("a");
     drain(&first, START);
@@ -202,7 +202,7 @@ fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_
 
 #[test]
 fn groups_have_a_limit_in_all_and_half_of_it_without_members() {
-    let hub = hub_where(|config| config.coordinator.max_groups = 4);
+    let hub = hub_where(|config| config.max_groups = 4);
     let join = |queue: &str| subscribe_with(&hub, &in_group("g", &[queue]), START);
     let of_queues = |queues: [&str; 3]| {
         let members = queues.map(|queue| {
@@ -215,7 +215,7 @@ fn groups_have_a_limit_in_all_and_half_of_it_without_members() {
             hub.unsubscribe(&member, START);
         }
     };
-    let groups = || hub.coordinator_config.groups.load(Ordering::Relaxed);
+    let groups = || hub.shared.groups.load(Ordering::Relaxed);
     of_queues(["a", "b", "c"]);
     assert_eq!(groups(), 2, "those without members");
     // The group that was not retained checks the queue when it comes back.
@@ -249,8 +249,8 @@ fn groups_have_a_limit_in_all_and_half_of_it_without_members() {
 
 #[test]
 fn a_pattern_over_notified_queues_and_a_long_request_keep_the_limit_of_groups() {
-    let hub = hub_where(|config| config.coordinator.max_groups = 4);
-    let groups = || hub.coordinator_config.groups.load(Ordering::Relaxed);
+    let hub = hub_where(|config| config.max_groups = 4);
+    let groups = || hub.shared.groups.load(Ordering::Relaxed);
     let names = numbered("q", 10);
     for queue in &names {
         notify(&hub, queue);
@@ -284,7 +284,7 @@ fn a_pattern_over_notified_queues_and_a_long_request_keep_the_limit_of_groups() 
 
 #[test]
 fn a_member_by_pattern_whose_group_finds_no_room_is_told_as_one_outside_of_groups() {
-    let hub = hub_where(|config| config.coordinator.max_groups_per_queue = 2);
+    let hub = hub_where(|config| config.max_groups_per_queue = 2);
     let all = [1, 2, 3].map(|at| {
         let options = in_group(&format!("g{at}"), &["shar*"]);
         subscribe_with(&hub, &options, START)

@@ -12,7 +12,6 @@ use proptest::{
 
 use self::naive::{Log, Owed, Worth};
 use super::{super::resume::ResumePoint, *};
-use crate::base::backoff::jitter;
 
 const QUEUES: [&str; 4] = ["orders", "ordinary", "invoices", "jobs"];
 const SELECTORS: [&str; 5] = ["orders", "jobs", "ord*", "in*", "*"];
@@ -167,9 +166,8 @@ impl Pair {
             resume,
             ..options(&names)
         };
-        let spread = self.now + jitter(2 * SECOND, &mut fastrand::Rng::with_seed(1));
         let selectors = options.selectors.clone();
-        let listener = self.log.subscribe(selectors, worth, self.now, spread);
+        let listener = self.log.subscribe(selectors, worth, self.now);
         self.log.listeners[slot] = Some(listener);
         self.slots[slot] = Some(subscribe_with(&self.hub, &options, self.now));
     }
@@ -204,9 +202,6 @@ impl Pair {
         let Some(subscription) = self.slots[slot].clone() else {
             return;
         };
-        subscription.end_spread(self.now);
-        let listener = self.log.listeners[slot].as_mut().expect("the same");
-        listener.catch_up_at = listener.catch_up_at.min(self.now);
         self.take(slot);
         let revision = self.log.number();
         let number = resume_number(&self.hub, &subscription, self.now);

@@ -337,21 +337,6 @@ fn a_wake_up_that_was_taken_for_a_broken_stream_is_told_again() {
 }
 
 #[test]
-fn no_number_is_stated_while_catch_ups_wait() {
-    let hub = hub_with(HubConfig {
-        catch_up_spread: HOUR,
-        ..HubConfig::default()
-    });
-    let mut stream = Stream::open(&hub, &from_elsewhere(&["a", "b"]), Tick::default());
-    for second in 0..15 {
-        notify_with(&hub, notification("b"), after(second * SECOND));
-        let (told, number) = stream.take(after(second * SECOND));
-        assert_eq!(told, [entry("b", WakeReason::Notified, 1)]);
-        assert_eq!(number, ResumeNumber::default());
-    }
-}
-
-#[test]
 fn a_second_break_before_any_heartbeat_loses_nothing() {
     let hub = hub();
     let options = options(&["a", "b", "c"]);
@@ -372,9 +357,8 @@ fn a_report_before_its_queue_is_attached_leaves_it_its_catch_up() {
     let hub = hub();
     let names: Vec<_> = (0..2000).map(|number| format!("q{number:04}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut rng = fastrand::Rng::with_seed(1);
     let id = SubscriptionId(1);
-    let subscription = hub.subscribe(id, &options(&names), Tick::default(), &mut rng);
+    let subscription = hub.subscribe(id, &options(&names), Tick::default());
     let subscription = subscription.expect("accepted");
     let drained = report("q1999", ReportState::Drained, 7, 1);
     hub.report(id, &drained, Tick::default()).expect("known");

@@ -69,7 +69,7 @@ impl Guarded {
 
 /// Creates a hub with a sentinel.
 fn guarded() -> Arc<Hub> {
-    hub_where(|config| config.coordinator.sentinel_interval = INTERVAL)
+    hub_where(|config| config.sentinel_interval = INTERVAL)
 }
 
 fn at(second: u64) -> Tick {
@@ -280,7 +280,7 @@ fn an_asked_listener_is_taken_to_be_busy() {
 fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
     let hub = hub_where(|config| {
         config.forget_after = SECOND;
-        config.coordinator.sentinel_interval = INTERVAL;
+        config.sentinel_interval = INTERVAL;
     });
     let listener = settled(&hub, &["orders"]);
     say(&hub, &listener, &polls(0), START);

@@ -39,8 +39,7 @@ fn notify(relay: &Relay, events: &[Notification]) {
 /// Subscribes without a stream, and takes the first entries.
 fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
     let (hub, now) = (&relay.shared.hub, relay.shared.clock.now());
-    let (id, mut rng) = (SubscriptionId(id), fastrand::Rng::with_seed(1));
-    let opened = hub.subscribe(id, &options(selector), now, &mut rng);
+    let opened = hub.subscribe(SubscriptionId(id), &options(selector), now);
     let subscription = opened.expect("accepted");
     while !hub.introduce_some(&subscription, now) {}
     while !subscription

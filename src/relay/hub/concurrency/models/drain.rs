@@ -28,7 +28,7 @@ const SCHEDULES: usize = 300;
 fn nothing_left(world: &World) -> Result<(), String> {
     while world.hub.detach_some(NOW) {}
     let stats = world.hub.stats();
-    let no_patterns = world.hub.shared().patterns.is_empty();
+    let no_patterns = world.hub.shared.patterns.is_empty();
     match (stats.cursors, stats.subscriptions, no_patterns) {
         (0, 0, true) => Ok(()),
         left => Err(format!("cursors, subscriptions, no patterns: {left:?}")),

@@ -31,7 +31,7 @@ const DUE: Tick = Tick::from_nanos(NOW.as_nanos() + 22_400_000_000);
 
 fn world(fault: Fault) -> World {
     World::with(fault, |config| {
-        config.coordinator.sentinel_interval = INTERVAL;
+        config.sentinel_interval = INTERVAL;
     })
 }
 

@@ -304,7 +304,7 @@ fn the_queues_that_the_first_member_did_not_visit_are_visited_by_the_next() {
 
 #[test]
 fn what_a_member_without_room_for_its_group_did_not_take_is_checked_by_another() {
-    let hub = hub_where(|config| config.coordinator.max_groups_per_queue = 0);
+    let hub = hub_where(|config| config.max_groups_per_queue = 0);
     let join = || subscribe_with(&hub, &in_group("g", &["ord*"]), START);
     let first = join();
     told_in_all(&hub, &first, START);

@@ -33,7 +33,7 @@ fn a_sequence_is_covered_by_a_report_of_it_busy_or_drained() {
 
 #[test]
 fn time_outs_are_as_configured() {
-    let hub = hub_where(|config| config.coordinator.claim_timeout = 5 * SECOND);
+    let hub = hub_where(|config| config.claim_timeout = 5 * SECOND);
     let mut fleet = Fleet::on(hub, 2);
     fleet.put(1);
     fleet.woken();

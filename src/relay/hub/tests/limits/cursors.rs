@@ -140,8 +140,7 @@ fn a_pool_limits_the_cursors_of_its_subscriptions() {
     pool.set_limit(3);
     let subscribe = |id, names: &[&str]| {
         let options = options(names);
-        let (pool, mut rng) = (Some(Arc::clone(&pool)), fastrand::Rng::with_seed(1));
-        hub.subscribe_in(pool, SubscriptionId(id), &options, START, &mut rng)
+        hub.subscribe_in(Some(Arc::clone(&pool)), SubscriptionId(id), &options, START)
     };
     let first = subscribe(1, &["a", "b"]).expect("room");
     let Err(error) = subscribe(2, &["c", "d"]) else {
@@ -168,14 +167,7 @@ fn a_pool_limits_the_cursors_of_its_subscriptions() {
     // The hub's own limit gives the pool its cursors back.
     let small = with_cursors(100, 1);
     let options = options(&["a", "b"]);
-    let mut rng = fastrand::Rng::with_seed(1);
-    let refused = small.subscribe_in(
-        Some(Arc::clone(&pool)),
-        SubscriptionId(4),
-        &options,
-        START,
-        &mut rng,
-    );
+    let refused = small.subscribe_in(Some(Arc::clone(&pool)), SubscriptionId(4), &options, START);
     assert!(refused.is_err());
     assert_eq!(pool.taken(), 0);
 }

@@ -51,7 +51,6 @@ pub(super) struct Listener {
     /// Cursors of queues that were forgotten: at the end a busy one sets a timer.
     ghosts: Vec<(String, Cursor)>,
     doubts: BTreeSet<String>,
-    pub(super) catch_up_at: Tick,
     reports: bool,
 }
 
@@ -130,13 +129,12 @@ impl Log {
         self.revision - 1
     }
 
-    /// Subscribes with a number of the given kind; `spread` is the delay of CATCH_UPs after a restart.
+    /// Subscribes with a number of the given kind.
     pub(super) fn subscribe(
         &mut self,
         selectors: Vec<Selector>,
         number: Worth,
         now: Tick,
-        spread: Tick,
     ) -> Listener {
         let knows_patterns = match number {
             Worth::Since(revision) => self.forgotten_at <= revision,
@@ -149,11 +147,6 @@ impl Log {
             selectors,
             cursors: BTreeMap::new(),
             ghosts: Vec::new(),
-            catch_up_at: if number == Worth::Foreign {
-                spread
-            } else {
-                now
-            },
             reports: false,
         };
         let exact = listener.selectors.iter().filter_map(Selector::as_address);
@@ -232,12 +225,9 @@ impl Log {
     /// Takes a listener's due entries.
     pub(super) fn take(&mut self, slot: usize, now: Tick) -> Vec<Owed> {
         let listener = self.listeners[slot].as_mut().expect("subscribed");
-        let certain = now >= listener.catch_up_at;
         let mut owed = Vec::new();
-        if certain {
-            let doubts = std::mem::take(&mut listener.doubts).into_iter();
-            owed.extend(doubts.map(|name| (name, WakeReason::CatchUp, 0, [0; 3])));
-        }
+        let doubts = std::mem::take(&mut listener.doubts).into_iter();
+        owed.extend(doubts.map(|name| (name, WakeReason::CatchUp, 0, [0; 3])));
         for (name, cursor) in &mut listener.cursors {
             let head = self.queues[name].head;
             let missed = |event: &&Event| event.queue == *name && event.sequence > cursor.place;
@@ -245,7 +235,7 @@ impl Log {
             let reason = match (missed.iter().any(|e| !e.timed), missed.is_empty()) {
                 (true, _) => WakeReason::Notified,
                 (false, false) => WakeReason::Timed,
-                (false, true) if cursor.doubt && certain => WakeReason::CatchUp,
+                (false, true) if cursor.doubt => WakeReason::CatchUp,
                 (false, true) => continue,
             };
             let add = |all: Delta, event: &&Event| std::array::from_fn(|i| all[i] + event.sums[i]);

@@ -21,7 +21,7 @@ fn a_pattern_that_lacks_cursors_is_looked_at_under_its_own_name() {
     for known_first in [true, false] {
         let hub = hub_with(HubConfig {
             max_cursors_per_stream: 0,
-            ..guarded().config.clone()
+            ..guarded().shared.config.clone()
         });
         if known_first {
             notify(&hub, "orders");
