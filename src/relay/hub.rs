@@ -66,7 +66,7 @@ use self::{
     group::{coordinator, members, redelivery},
     pattern::checks as pattern_checks,
     queue::{backlog, capacity, check as queue_check, counters, listeners, map, timers},
-    subscription::{cursor, inbox, interest, mailbox, stream, subscribe, wake_builder},
+    subscription::{cursor, inbox, mailbox, stream, subscribe, wake_builder},
 };
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use super::{
     coordinator::Coordinator,
@@ -88,19 +88,15 @@ impl Hub {
     /// There is no room for the queue's entry: its patterns are checked under their own names.
     fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
         self.begin_pattern_resync();
-        let mut groups = BTreeSet::new();
-        for node in self.shared.patterns.matching(address) {
-            if let Some(group) = &node.group {
-                groups.insert((node.selector.clone(), Some(group.clone())));
-                continue;
-            }
+        let nodes = self.shared.patterns.matching(address);
+        for node in nodes.iter().filter(|node| node.group.is_none()) {
             node.each(|one| {
                 one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
             });
         }
         self.end_pattern_resync();
-        for key in groups {
-            self.request_pattern_check(&key, now);
+        for node in nodes.iter().filter(|node| node.group.is_some()) {
+            self.request_pattern_check(node, now);
         }
     }
 }

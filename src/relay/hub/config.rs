@@ -96,7 +96,7 @@ impl Default for HubConfig {
 impl Shared {
     pub(super) fn new(config: HubConfig) -> Self {
         Self {
-            patterns: Patterns::new(),
+            patterns: Patterns::new(config.seed),
             cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
             groups: AtomicU64::new(0),
             unassigned: Arc::default(),

@@ -25,7 +25,7 @@ use super::{
     mailbox::SubscriptionId,
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
-    pattern_checks::PatternChecks,
+    pattern::PatternNode,
     queue::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
@@ -65,7 +65,8 @@ pub(crate) struct Hub {
     /// Cursors that closed subscriptions left, to be detached.
     pub(super) detaching: Mutex<DetachingList>,
     pub(super) timers: TimerOrder<QueueEntry>,
-    pub(super) pattern_checks: PatternChecks,
+    /// The patterns by the times of their checks.
+    pub(super) pattern_checks: TimerOrder<PatternNode>,
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
     pub(super) activity: Arc<Activity>,
@@ -183,7 +184,7 @@ impl Hub {
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
             timers: TimerOrder::new(),
-            pattern_checks: PatternChecks::default(),
+            pattern_checks: TimerOrder::new(),
             metrics: HubMetrics::default(),
             load: Load::default(),
             activity: Arc::default(),

@@ -15,6 +15,7 @@
 //!   more, and a member is in the list before it visits the waiting queues, so one of them finds the other.
 //! * `is_introduced`: a member has visited the queues that were known before the node, up to a limit. Those
 //!   who join before that visit them as well. The search for idle queues visits the others.
+//! * Without subscribers no queue finds it. It is kept for its check, for a while (`checks`).
 //!
 //! Locks: the index and a node's lists are taken also under an entry's lock, and inboxes under a list.
 
@@ -29,6 +30,7 @@ use std::{
 use super::{
     listeners::Subscribers,
     mailbox::SubscriptionId,
+    pattern_checks::PatternCheck,
     queue::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write},
@@ -37,6 +39,8 @@ use crate::types::{GroupName, QueueAddress, Selector};
 
 /// One pattern, with the subscriptions of one group or of none.
 pub(super) struct PatternNode {
+    /// Its place in the order of nodes.
+    pub(super) number: u64,
     pub(super) selector: Selector,
     pub(super) group: Option<GroupName>,
     subscribers: Mutex<Subscribers>,
@@ -50,20 +54,26 @@ pub(super) struct PatternNode {
     joined: AtomicU64,
     /// The queues whose group waits for a member.
     waiting: Mutex<BTreeMap<u64, Weak<QueueEntry>>>,
+    pub(super) check: Mutex<PatternCheck>,
 }
 
 /// All nodes.
 pub(crate) struct Patterns {
     index: RwLock<PatternIndex>,
-    /// Grows when a node is made or removed. A new queue has looked up version 0.
+    /// Seeds the checks.
+    seed: u64,
+    /// Grows when a node gets its first subscription, or loses its last. A new queue has looked up
+    /// version 0.
     version: AtomicU64,
     /// Grows with each subscription of a pattern.
     joined: AtomicU64,
 }
 
 impl PatternNode {
-    fn new(selector: &Selector, group: Option<&GroupName>) -> Self {
+    fn new(selector: &Selector, group: Option<&GroupName>, number: u64, seed: u64) -> Self {
+        let seed = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         Self {
+            number,
             selector: selector.clone(),
             group: group.cloned(),
             subscribers: Mutex::default(),
@@ -73,6 +83,7 @@ impl PatternNode {
             capacity: AtomicU64::new(0),
             joined: AtomicU64::new(0),
             waiting: Mutex::default(),
+            check: Mutex::new(PatternCheck::new(seed)),
         }
     }
 
@@ -200,17 +211,20 @@ impl PatternNode {
 }
 
 impl Patterns {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self {
             index: RwLock::new(PatternIndex::default()),
+            seed,
             version: AtomicU64::new(1),
             joined: AtomicU64::new(1),
         }
     }
 
+    /// Returns whether no pattern has a subscription.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        read(&self.index).is_empty()
+        let all = &read(&self.index).all;
+        all.values().all(|node| node.len() == 0)
     }
 
     /// Returns the version of the nodes. A queue that has looked up this one knows all its nodes.
@@ -223,53 +237,64 @@ impl Patterns {
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Returns the nodes that match a queue.
+    /// Returns the nodes with subscriptions that match a queue.
     pub(super) fn matching(&self, queue: &QueueAddress) -> Vec<Arc<PatternNode>> {
         read(&self.index).matching(queue)
+    }
+
+    /// Returns the nodes of a subscription's patterns.
+    pub(super) fn of(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
+        read(&self.index).of(subscription)
+    }
+
+    /// Returns up to `count` nodes after the one with this number.
+    pub(super) fn some_after(&self, number: Option<u64>, count: usize) -> Vec<Arc<PatternNode>> {
+        let from = number.map_or(Bound::Unbounded, Bound::Excluded);
+        let all = &read(&self.index).all;
+        let some = all.range((from, Bound::Unbounded)).take(count);
+        some.map(|(_, node)| Arc::clone(node)).collect()
     }
 
     /// Adds a subscription to the nodes of its patterns, which it makes where they are missing.
     pub(super) fn join(&self, subscription: &Arc<Subscription>) -> Vec<Arc<PatternNode>> {
         let mut index = write(&self.index);
-        let group = subscription.group.as_ref();
         let mut nodes = Vec::new();
-        let mut made = false;
+        let mut is_changed = false;
         for pattern in subscription.patterns() {
-            let all = index.nodes(pattern);
-            let known = all.iter().find(|node| node.group.as_ref() == group);
-            let node = known.cloned().unwrap_or_else(|| {
-                made = true;
-                let node = Arc::new(PatternNode::new(pattern, group));
-                all.push(Arc::clone(&node));
-                node
-            });
+            let node = index.get_or_make(pattern, subscription.group.as_ref(), self.seed);
+            if node.len() == 0 {
+                is_changed = true;
+                node.is_introduced.store(0, Ordering::Release);
+            }
             node.insert(subscription);
             nodes.push(node);
         }
-        if made {
+        if is_changed {
             self.version.fetch_add(1, Ordering::AcqRel);
         }
         self.joined.fetch_add(1, Ordering::AcqRel);
         nodes
     }
 
-    /// Removes a subscription, and the nodes that have none left.
-    pub(super) fn leave(&self, subscription: &Subscription) {
-        let mut index = write(&self.index);
-        let mut removed = false;
-        for pattern in subscription.patterns() {
-            let all = index.nodes(pattern);
-            all.retain(|node| {
-                let ends = node.group == subscription.group && node.remove(subscription);
-                removed |= ends;
-                !ends
-            });
-            if all.is_empty() {
-                index.remove(pattern);
-            }
+    /// Removes a subscription from its nodes; returns these.
+    pub(super) fn leave(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
+        let index = write(&self.index);
+        let nodes = index.of(subscription);
+        let mut is_changed = false;
+        for node in &nodes {
+            is_changed |= node.remove(subscription);
         }
-        if removed {
+        if is_changed {
             self.version.fetch_add(1, Ordering::AcqRel);
+        }
+        nodes
+    }
+
+    /// Removes a node that has no subscription.
+    pub(super) fn forget(&self, node: &PatternNode) {
+        let mut index = write(&self.index);
+        if node.len() == 0 {
+            index.remove(node);
         }
     }
 }
@@ -277,9 +302,15 @@ impl Patterns {
 /// The nodes of one pattern, one for each group.
 type Nodes = Vec<Arc<PatternNode>>;
 
-/// The nodes, by account part, then by queue part.
+/// The nodes.
 #[derive(Default)]
-pub(super) struct PatternIndex(Parts<Parts<Nodes>>);
+struct PatternIndex {
+    /// By account part, then by queue part.
+    parts: Parts<Parts<Nodes>>,
+    /// In the order in which they were made.
+    all: BTreeMap<u64, Arc<PatternNode>>,
+    made: u64,
+}
 
 /// Values by one part of a selector.
 struct Parts<T> {
@@ -290,32 +321,53 @@ struct Parts<T> {
 }
 
 impl PatternIndex {
-    /// Returns the list of a pattern's nodes; the caller removes an empty one.
-    pub(super) fn nodes(&mut self, pattern: &Selector) -> &mut Nodes {
-        let queues = self.0.entry(pattern.storage_account());
-        queues.entry(pattern.queue_name())
+    fn get_or_make(
+        &mut self,
+        pattern: &Selector,
+        group: Option<&GroupName>,
+        seed: u64,
+    ) -> Arc<PatternNode> {
+        let queues = self.parts.entry(pattern.storage_account());
+        let nodes = queues.entry(pattern.queue_name());
+        if let Some(known) = nodes.iter().find(|node| node.group.as_ref() == group) {
+            return Arc::clone(known);
+        }
+        self.made += 1;
+        let node = Arc::new(PatternNode::new(pattern, group, self.made, seed));
+        nodes.push(Arc::clone(&node));
+        self.all.insert(self.made, Arc::clone(&node));
+        node
     }
 
-    /// Removes the list of a pattern's nodes.
-    pub(super) fn remove(&mut self, pattern: &Selector) {
-        let account = pattern.storage_account();
-        let queues = self.0.entry(account);
-        queues.remove(pattern.queue_name());
+    fn of(&self, subscription: &Subscription) -> Nodes {
+        let nodes = subscription.patterns().filter_map(|pattern| {
+            let queues = self.parts.get(pattern.storage_account())?;
+            let mut nodes = queues.get(pattern.queue_name())?.iter();
+            nodes.find(|node| node.group == subscription.group).cloned()
+        });
+        nodes.collect()
+    }
+
+    fn remove(&mut self, node: &PatternNode) {
+        self.all.remove(&node.number);
+        let (account, queue) = (node.selector.storage_account(), node.selector.queue_name());
+        let queues = self.parts.entry(account);
+        let nodes = queues.entry(queue);
+        nodes.retain(|one| one.number != node.number);
+        if nodes.is_empty() {
+            queues.remove(queue);
+        }
         if queues.is_empty() {
-            self.0.remove(account);
+            self.parts.remove(account);
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the nodes that match a queue.
-    pub(super) fn matching(&self, address: &QueueAddress) -> Nodes {
-        let queues = self.0.known_by(address.storage_account());
+    /// Returns the nodes with subscriptions that match a queue.
+    fn matching(&self, address: &QueueAddress) -> Nodes {
+        let queues = self.parts.known_by(address.storage_account());
         let nodes = queues.flat_map(|queues| queues.known_by(address.queue_name()));
-        nodes.flatten().map(Arc::clone).collect()
+        let nodes = nodes.flatten().filter(|node| node.len() > 0);
+        nodes.map(Arc::clone).collect()
     }
 }
 
@@ -328,6 +380,13 @@ impl<T: Default> Parts<T> {
             *self.lengths.entry(beginning.len()).or_default() += 1;
         }
         self.beginnings.entry(beginning.into()).or_default()
+    }
+
+    fn get(&self, part: &str) -> Option<&T> {
+        match part.strip_suffix('*') {
+            Some(beginning) => self.beginnings.get(beginning),
+            None => self.exact.get(part),
+        }
     }
 
     fn remove(&mut self, part: &str) {

@@ -7,7 +7,6 @@
 
 pub(super) mod cursor;
 pub(super) mod inbox;
-pub(super) mod interest;
 pub(super) mod mailbox;
 pub(super) mod report;
 pub(crate) mod resume;
@@ -15,34 +14,52 @@ pub(super) mod stream;
 pub(super) mod subscribe;
 pub(super) mod wake_builder;
 
-use std::{fmt, ops::Deref, sync::Arc, task::Waker};
+use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    counters::Counters,
-    cursor::Cursor,
+    counters::{Counters, Epoch},
+    cursor::{Cursor, CursorPool},
     decisions::Decision,
     inbox::{Filled, Inbox},
-    interest::Interest,
-    mailbox::WakeBatch,
+    mailbox::{Mailbox, SubscriptionId, WakeBatch},
     members::Assignment,
     queue::{QueueEntry, QueueState},
-    resume::ResumePoint,
+    resume::{ResumePoint, digest},
     subscribe::Introduction,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     wake_builder::{Target, WakeEntry, WakeSink},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{ResumeNumber, WakeReason},
+    types::{
+        GroupName, Limits, ListenerId, QueueAddress, ResumeNumber, Selector, SubscribeOptions,
+        WakeReason,
+    },
 };
 
 /// One stream's subscription.
 pub(crate) struct Subscription {
-    interest: Interest,
+    pub(crate) id: SubscriptionId,
+    pub(crate) listener_id: ListenerId,
+    pub(crate) selectors: Box<[Selector]>,
+    /// The exact selectors, where there are many selectors.
+    exact: HashSet<QueueAddress>,
+    pub(crate) group: Option<GroupName>,
+    pub(crate) visibility_timeout: Duration,
+    pub(crate) since: Tick,
+    pub(crate) epoch: Epoch,
+    /// A hash of the listener and its selectors: see `resume`.
+    pub(crate) digest: u64,
+    pub(crate) mailbox: Mailbox,
+    /// Its cursors count there as well.
+    pub(crate) pool: Option<Arc<CursorPool>>,
     inbox: Mutex<Inbox>,
     /// The queues of its patterns that it was not told of yet. Locked before the inbox.
     pub(super) introduction: Mutex<Option<Box<Introduction>>>,
 }
+
+/// Up to this many selectors, comparing all of them is as quick as a table.
+const UNINDEXED: usize = 8;
 
 /// What a subscriber is owed on a queue.
 #[derive(Debug, Clone, Copy)]
@@ -88,12 +105,71 @@ pub(super) enum Admission {
 }
 
 impl Subscription {
-    pub(super) fn new(interest: Interest) -> Self {
+    /// Its cursors count in the pool as well.
+    pub(super) fn new(
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        (epoch, seed): (Epoch, u64),
+        pool: Option<Arc<CursorPool>>,
+        now: Tick,
+    ) -> Self {
+        let selectors = distinct(&options.selectors);
+        let exact = match selectors.len() {
+            0..=UNINDEXED => HashSet::new(),
+            _ => selectors.iter().filter_map(Selector::as_address).collect(),
+        };
         Self {
-            interest,
+            id,
+            listener_id: options.listener_id.clone(),
+            exact,
+            group: options.group.clone(),
+            visibility_timeout: match options.visibility_timeout {
+                Duration::ZERO => Limits::DEFAULT_VISIBILITY_TIMEOUT,
+                stated => stated,
+            },
+            since: now,
+            epoch,
+            digest: digest(seed, &options.listener_id, &selectors),
+            mailbox: Mailbox::new(options.capacity.max(1), options.agent),
+            selectors,
+            pool,
             inbox: Mutex::new(Inbox::new()),
             introduction: Mutex::new(None),
         }
+    }
+
+    /// Returns the number of queues that it names, or patterns.
+    pub(crate) fn queues(&self) -> usize {
+        self.selectors.len()
+    }
+
+    /// Returns the pairs of the stream and what it listens to, for the load.
+    pub(crate) fn pairs(&self) -> i64 {
+        i64::try_from(self.selectors.len()).unwrap_or(i64::MAX)
+    }
+
+    /// Returns whether a selector matches the queue.
+    pub(crate) fn wants(&self, address: &QueueAddress) -> bool {
+        self.names(address) || self.patterns().any(|pattern| pattern.matches(address))
+    }
+
+    /// Returns whether a selector names the queue exactly.
+    pub(crate) fn names(&self, address: &QueueAddress) -> bool {
+        if self.selectors.len() > UNINDEXED {
+            return self.exact.contains(address);
+        }
+        let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
+        exact.any(|selector| selector.matches(address))
+    }
+
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &Selector> {
+        let all_exact = !self.exact.is_empty() && self.exact.len() == self.selectors.len();
+        let some = if all_exact { &[] } else { &self.selectors[..] };
+        some.iter().filter(|selector| selector.is_pattern())
+    }
+
+    pub(crate) fn has_pattern(&self) -> bool {
+        self.patterns().next().is_some()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -233,7 +309,7 @@ impl Subscription {
     /// One of the listener's patterns is checked under its own name.
     pub(super) fn request_pattern_check(
         self: &Arc<Self>,
-        pattern: &crate::types::Selector,
+        pattern: &Selector,
         reason: WakeReason,
         batch: &mut WakeBatch,
     ) {
@@ -446,12 +522,14 @@ fn assignment_entry<'a>(
     }
 }
 
-impl Deref for Subscription {
-    type Target = Interest;
-
-    fn deref(&self) -> &Interest {
-        &self.interest
-    }
+/// Returns the selectors without duplicates, in their order.
+fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
+    let mut seen = HashSet::new();
+    selectors
+        .iter()
+        .filter(|selector| seen.insert(*selector))
+        .cloned()
+        .collect()
 }
 
 impl fmt::Debug for Subscription {

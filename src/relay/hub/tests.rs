@@ -144,14 +144,6 @@ fn in_group<S: std::fmt::Display>(group: &str, selectors: &[S]) -> SubscribeOpti
     }
 }
 
-/// Returns the options of a subscriber that comes from a relay with another epoch.
-fn from_elsewhere<S: std::fmt::Display>(selectors: &[S]) -> SubscribeOptions {
-    SubscribeOptions {
-        resume: ResumeNumber(vec![8; 32].into()),
-        ..options(selectors)
-    }
-}
-
 /// Draws a resume number, takes all entries, and states the number.
 fn resume_number(hub: &Hub, subscription: &Subscription, now: Tick) -> ResumeNumber {
     drain(subscription, now);

@@ -15,7 +15,6 @@ use super::super::{
     core::Hub,
     fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
-    pattern_checks::Key,
     queue::QueueEntry,
     subscription::Subscription,
     sync::{Ordering, lock},
@@ -49,7 +48,7 @@ pub(crate) enum ResyncScope {
 enum Phase {
     Queues { after: Option<QueueAddress> },
     Subscriptions { after: Option<SubscriptionId> },
-    PatternChecks { after: Option<Key> },
+    PatternChecks { after: Option<u64> },
     Ended,
 }
 
@@ -80,9 +79,15 @@ impl Hub {
             }
             Phase::Subscriptions { after } => self.resync_patterns(*after),
             Phase::PatternChecks { after } => {
-                match self.request_pattern_checks(after.as_ref(), ResyncWalk::STEP, now) {
+                let nodes = self.shared.patterns.some_after(*after, ResyncWalk::STEP);
+                for node in nodes.iter().filter(|node| node.group.is_some()) {
+                    self.request_pattern_check(node, now);
+                }
+                match nodes.last() {
                     None => Phase::Ended,
-                    after => Phase::PatternChecks { after },
+                    Some(last) => Phase::PatternChecks {
+                        after: Some(last.number),
+                    },
                 }
             }
             Phase::Ended => Phase::Ended,

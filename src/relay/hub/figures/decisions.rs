@@ -13,8 +13,8 @@ use std::{
 
 use super::super::{
     core::Hub,
-    interest::Interest,
     queue::{EntryBits, QueueEntry, QueueState},
+    subscription::Subscription,
     sync::{Mutex, lock},
 };
 use crate::{
@@ -147,7 +147,12 @@ impl QueueEntry {
 
 impl Decision {
     /// Makes a decision about a listener.
-    pub(crate) fn about(listener: &Interest, kind: DecisionKind, sequence: u64, now: Tick) -> Self {
+    pub(crate) fn about(
+        listener: &Subscription,
+        kind: DecisionKind,
+        sequence: u64,
+        now: Tick,
+    ) -> Self {
         Self {
             at: now,
             kind,
@@ -159,7 +164,12 @@ impl Decision {
     }
 
     /// Makes the decision of a wake-up that the listener's stream has taken.
-    pub(crate) fn woken(listener: &Interest, reason: WakeReason, sequence: u64, now: Tick) -> Self {
+    pub(crate) fn woken(
+        listener: &Subscription,
+        reason: WakeReason,
+        sequence: u64,
+        now: Tick,
+    ) -> Self {
         let kind = match reason {
             WakeReason::Sentinel => DecisionKind::Checked,
             WakeReason::Reassigned => DecisionKind::Reassigned,

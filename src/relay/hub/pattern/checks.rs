@@ -4,13 +4,12 @@
 //! One listener of each pattern and group is asked in each interval, in turn, as for a queue. A
 //! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
 //! never made, or if a listener is told of some queues under its name. No report covers a check that
-//! found nothing, so silence proves nothing. Under the table's lock only the lists of nodes are locked.
+//! found nothing, so silence proves nothing. The node of a pattern without listeners is kept for a while:
+//! streams that come and go faster than the interval must not put its check off for ever.
+//!
+//! Locks: under that of a check only the order of timers and the node's list.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound,
-    sync::Arc,
-};
+use std::{ops::Bound, sync::Arc};
 
 use super::super::{
     core::Hub,
@@ -18,42 +17,22 @@ use super::super::{
     pattern::PatternNode,
     queue_check::is_turn_of_reporting,
     subscription::Subscription,
-    sync::{Mutex, lock},
+    sync::lock,
 };
 use crate::{
     base::{backoff::about, clock::Tick, fault::planted},
-    types::{GroupName, QueueAddress, Selector, WakeReason},
+    types::{QueueAddress, Selector, WakeReason},
 };
 
-/// The patterns that have listeners, by selector and group.
-#[derive(Default)]
-pub(crate) struct PatternChecks {
-    table: Mutex<Table>,
-}
-
-pub(crate) type Key = (Selector, Option<GroupName>);
-
-#[derive(Default)]
-struct Table {
-    checks: BTreeMap<Key, PatternCheck>,
-    due: BTreeSet<(Tick, Key)>,
-    /// Seeds the checks, so that they do not all fall due together.
-    made: u64,
-}
-
-/// One pattern of one group.
-struct PatternCheck {
-    /// Its pattern with the listeners, while it has any.
-    node: Option<Arc<PatternNode>>,
+/// When a pattern is checked, and which listener is asked.
+pub(crate) struct PatternCheck {
     /// One listener must check at once.
     requested: bool,
-    /// When the next listener is asked; without listeners, when this is forgotten.
+    has_listeners: bool,
+    /// When the next listener is asked; without listeners, when the node is forgotten.
     due: Tick,
-    /// The due time when its last listener left: streams that come and go faster than the interval
-    /// must not put it off for ever.
+    /// The due time when its last listener left.
     left_due: Option<Tick>,
-    /// Some queue was checked under its own name only when its last listener left.
-    needed: bool,
     /// The listener that was asked last, and whether that was requested.
     asked: Option<(SubscriptionId, bool)>,
     last: Option<SubscriptionId>,
@@ -68,68 +47,25 @@ const VISITS_PER_CALL: usize = 4096;
 /// Queues that one check visits.
 const QUEUES_PER_CHECK: usize = 16;
 
-impl PatternChecks {
-    /// Returns when a check is due.
-    pub(crate) fn next(&self) -> Option<Tick> {
-        let table = lock(&self.table);
-        let (due, _) = table.due.first()?;
-        (*due != Tick::NEVER).then_some(*due)
-    }
-}
-
-impl Table {
-    /// Changes a check, and keeps the order of due times.
-    fn change(&mut self, key: &Key, change: impl FnOnce(&mut PatternCheck)) {
-        let Some(check) = self.checks.get_mut(key) else {
-            return;
-        };
-        let before = check.due;
-        change(check);
-        if check.due != before {
-            self.due.remove(&(before, key.clone()));
-            self.due.insert((check.due, key.clone()));
-        }
-    }
-
-    fn make(&mut self, key: &Key, seed: u64) {
-        if self.checks.contains_key(key) {
-            return;
-        }
-        self.made += 1;
-        let seed = seed ^ self.made.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let check = PatternCheck {
-            node: None,
+impl PatternCheck {
+    /// The seed has checks not fall due together.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
             requested: false,
+            has_listeners: false,
             due: Tick::NEVER,
             left_due: None,
-            needed: false,
             asked: None,
             last: None,
             unanswered: 0,
             rng: fastrand::Rng::with_seed(seed),
-        };
-        self.due.insert((check.due, key.clone()));
-        self.checks.insert(key.clone(), check);
-    }
-}
-
-impl PatternCheck {
-    fn is_needed(&self) -> bool {
-        self.node.as_ref().is_some_and(|node| node.is_needed())
-    }
-
-    /// A check is due at once; without listeners, for the next one that joins.
-    fn request(&mut self, now: Tick) {
-        self.requested = true;
-        if self.node.is_some() {
-            self.due = now;
         }
     }
 
     /// Chooses the next listener that can be asked, as the check of a queue does: among the next
     /// few. A requested check goes also to one that polls.
-    fn choose(&mut self, now: Tick) -> Option<Arc<Subscription>> {
-        let in_turn = self.node.as_ref()?.in_turn(self.last, VISITS_PER_CALL);
+    fn choose(&mut self, node: &PatternNode, now: Tick) -> Option<Arc<Subscription>> {
+        let in_turn = node.in_turn(self.last, VISITS_PER_CALL);
         let can_check = |one: &&Arc<Subscription>| one.mailbox.can_check(now);
         let reports = |one: &&Arc<Subscription>| can_check(one) && one.mailbox.reports();
         let reporting = in_turn.iter().filter(reports).count();
@@ -150,32 +86,38 @@ impl PatternCheck {
 }
 
 impl Hub {
+    /// Changes a pattern's check. `change` returns when it is due then.
+    fn change_check(
+        &self,
+        node: &Arc<PatternNode>,
+        change: impl FnOnce(&mut PatternCheck) -> Tick,
+    ) {
+        let mut check = lock(&node.check);
+        let due = change(&mut check);
+        let order = &self.pattern_checks;
+        let is_first = order.rearm(node.number, node, &mut check.due, Some(due));
+        drop(check);
+        if is_first {
+            self.timers.waker.wake();
+        }
+    }
+
     /// A pattern's listener joined: one of a new group checks.
     pub(in super::super) fn join_pattern_checks(
         &self,
-        subscription: &Arc<Subscription>,
+        subscription: &Subscription,
         joined: &[Arc<PatternNode>],
         now: Tick,
     ) {
-        let sentinel = !self.shared.config.sentinel_interval.is_zero();
-        if subscription.group.is_none() && !sentinel {
-            return;
-        }
-        let mut table = lock(&self.pattern_checks.table);
         for node in joined {
-            let key = (node.selector.clone(), node.group.clone());
-            table.make(&key, self.shared.config.seed);
-            table.change(&key, |check| {
-                let before = check.node.replace(Arc::clone(node));
-                if before.is_none_or(|before| !Arc::ptr_eq(&before, node)) {
-                    if check.needed {
-                        node.set_needed();
-                    }
+            self.change_check(node, |check| {
+                let mut due = check.due;
+                if !std::mem::replace(&mut check.has_listeners, true) {
                     // The position of a new group is uncertain. So is that of a group that comes
                     // back: queues may have come and been forgotten while it had no member.
-                    check.requested |= subscription.group.is_some();
+                    check.requested |= node.group.is_some();
                     let next = self.next_pattern_check(check, now);
-                    check.due = check.left_due.take().unwrap_or(next).clamp(now, next);
+                    due = check.left_due.take().unwrap_or(next).clamp(now, next);
                 }
                 // Its listener has given up the stream that was asked.
                 let own = &subscription.listener_id;
@@ -186,43 +128,38 @@ impl Hub {
                 if let Some((_, requested)) = check.asked.take_if(is_abandoned) {
                     check.requested |= requested;
                 }
-                if check.requested {
-                    check.due = now;
-                }
+                if check.requested { now } else { due }
             });
         }
-        drop(table);
-        self.timers.waker.wake();
     }
 
     /// A pattern's listener left; the check that it was asked for goes to another one, and so does what
     /// it was owed outside of its group.
-    pub(in super::super) fn leave_pattern_checks(
+    pub(in super::super) fn leave_patterns(
         &self,
         subscription: &Subscription,
         is_owed: bool,
         now: Tick,
     ) {
-        let mut table = lock(&self.pattern_checks.table);
-        for key in keys(subscription) {
-            table.change(&key, |check| {
+        for node in self.shared.patterns.leave(subscription) {
+            self.change_check(&node, |check| {
                 let asked = check.asked.take_if(|(id, _)| *id == subscription.id);
-                if let Some((_, requested)) = asked {
-                    check.requested |= requested;
-                    check.due = now;
+                check.requested |= is_owed || asked.is_some_and(|(_, requested)| requested);
+                let due = if is_owed || asked.is_some() {
+                    now
+                } else {
+                    check.due
+                };
+                if node.len() > 0 {
+                    return due;
                 }
-                if is_owed {
-                    check.request(now);
+                if !std::mem::take(&mut check.has_listeners) {
+                    return check.due;
                 }
-                if let Some(node) = check.node.take_if(|node| node.len() == 0) {
-                    check.needed = node.is_needed();
-                    check.left_due = Some(check.due);
-                    check.due = now + self.shared.config.group_keep;
-                }
+                check.left_due = Some(due);
+                now + self.shared.config.group_keep
             });
         }
-        drop(table);
-        self.timers.waker.wake();
     }
 
     /// A listener reported a queue: the sentinel's interval restarts, unless only the pattern's own
@@ -234,42 +171,26 @@ impl Hub {
         queue: &QueueAddress,
         now: Tick,
     ) {
-        let mut table = lock(&self.pattern_checks.table);
-        for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
-            table.change(&key, |check| {
+        let nodes = self.shared.patterns.of(subscription);
+        for node in nodes.iter().filter(|node| node.selector.matches(queue)) {
+            self.change_check(node, |check| {
                 check.unanswered = 0;
                 check.asked.take_if(|(_, requested)| !*requested);
-                if !check.requested && !check.is_needed() {
-                    check.due = self.next_pattern_check(check, now);
+                match check.requested || node.is_needed() {
+                    true => check.due,
+                    false => self.next_pattern_check(check, now),
                 }
             });
         }
     }
 
-    /// One listener of the pattern must check it under its own name.
-    pub(in super::super) fn request_pattern_check(&self, key: &Key, now: Tick) {
-        lock(&self.pattern_checks.table).change(key, |check| check.request(now));
-        self.timers.waker.wake();
-    }
-
-    /// The same for the groups' patterns after the given one, `limit` patterns at most; returns the
-    /// last one visited, or `None` at the end.
-    pub(in super::super) fn request_pattern_checks(
-        &self,
-        after: Option<&Key>,
-        limit: usize,
-        now: Tick,
-    ) -> Option<Key> {
-        let mut table = lock(&self.pattern_checks.table);
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let range = table.checks.range((from, Bound::Unbounded));
-        let keys: Vec<Key> = range.take(limit).map(|(key, _)| key.clone()).collect();
-        for key in keys.iter().filter(|(_, group)| group.is_some()) {
-            table.change(key, |check| check.request(now));
-        }
-        drop(table);
-        self.timers.waker.wake();
-        keys.into_iter().next_back()
+    /// One listener of the pattern must check it under its own name; without listeners, the next one
+    /// that joins.
+    pub(in super::super) fn request_pattern_check(&self, node: &Arc<PatternNode>, now: Tick) {
+        self.change_check(node, |check| {
+            check.requested = true;
+            if check.has_listeners { now } else { check.due }
+        });
     }
 
     /// Asks listeners for the due checks, a slice of them at most; the rest stays due.
@@ -277,49 +198,49 @@ impl Hub {
         let mut batch = WakeBatch::default();
         let mut visited = 0;
         for _ in 0..CHECKS_PER_CALL {
-            let table = lock(&self.pattern_checks.table);
-            let first = table.due.first().filter(|(due, _)| *due <= now);
-            let Some((_, key)) = first.cloned().filter(|_| visited < VISITS_PER_CALL) else {
+            let Some(node) = self.pattern_checks.due(now) else {
                 break;
             };
-            drop(table);
-            visited += self.check_pattern(&key, now, &mut batch);
+            self.check_pattern(&node, now, &mut batch);
+            visited += node.len().max(1);
+            if visited >= VISITS_PER_CALL {
+                break;
+            }
         }
         batch.wake();
     }
 
-    /// Asks a listener, or forgets a pattern without one; returns how many may have been visited.
-    fn check_pattern(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
-        let has_queue = self.has_queue(&key.0);
-        let mut table = lock(&self.pattern_checks.table);
-        if table.checks.get(key).is_none_or(|check| check.due > now) {
-            return 0;
-        }
-        let (mut chosen, mut listeners, mut is_left) = (None, 0, false);
-        table.change(key, |check| {
-            listeners = check.node.as_ref().map_or(0, |node| node.len());
-            is_left = check.node.is_none();
-            check.due = self.next_pattern_check(check, now);
-            if check.requested || check.is_needed() || !has_queue {
-                let requested = check.requested;
-                let one = check.choose(now);
+    /// Asks a listener, or forgets a pattern without one.
+    fn check_pattern(&self, node: &Arc<PatternNode>, now: Tick, batch: &mut WakeBatch) {
+        let is_needed = node.is_needed() || !self.has_queue(&node.selector);
+        let (mut chosen, mut is_left) = (None, false);
+        self.change_check(node, |check| {
+            if check.due > now {
+                return check.due;
+            }
+            is_left = !check.has_listeners;
+            if is_left {
+                return Tick::NEVER;
+            }
+            let requested = check.requested;
+            if requested || is_needed {
+                let one = check.choose(node, now);
                 check.requested &= one.is_none();
                 check.asked = one.as_ref().map(|one| (one.id, requested)).or(check.asked);
                 chosen = one.map(|one| (one, requested));
             }
+            self.next_pattern_check(check, now)
         });
-        if is_left && let Some(check) = table.checks.remove(key) {
-            table.due.remove(&(check.due, key.clone()));
+        if is_left {
+            self.shared.patterns.forget(node);
         }
-        drop(table);
         if let Some((chosen, requested)) = chosen {
             let reason = match requested {
                 true => WakeReason::CatchUp,
                 false => WakeReason::Sentinel,
             };
-            chosen.request_pattern_check(&key.0, reason, batch);
+            chosen.request_pattern_check(&node.selector, reason, batch);
         }
-        listeners.clamp(1, VISITS_PER_CALL)
     }
 
     /// Returns whether a matching queue has an entry. Of many queues with the same beginning only
@@ -336,10 +257,4 @@ impl Hub {
             interval => now + about(interval, &mut check.rng),
         }
     }
-}
-
-fn keys(subscription: &Subscription) -> impl Iterator<Item = Key> {
-    let group = &subscription.group;
-    let patterns = subscription.patterns();
-    patterns.map(move |selector| (selector.clone(), group.clone()))
 }

@@ -9,7 +9,6 @@
 use std::{
     borrow::Borrow,
     collections::BTreeMap,
-    hash::BuildHasher,
     ops::Bound,
     sync::{
         Arc,
@@ -72,19 +71,7 @@ impl QueueMap {
         write(&self.order).insert(address.clone(), Arc::clone(&entry));
         self.len.fetch_add(1, Ordering::Relaxed);
         drop(vacant.insert(Arc::clone(&entry)));
-        self.grow_early(address);
         entry
-    }
-
-    /// Grows the shard of this address early, where that is due.
-    fn grow_early(&self, address: &QueueAddress) {
-        let at = self.entries.determine_map(address);
-        let mut shard = self.entries.shards()[at].write();
-        let (len, capacity) = (shard.len(), shard.capacity());
-        if let Some(room) = to_reserve(len, capacity, at, SHARDS) {
-            let hash = |(address, _): &(QueueAddress, _)| self.entries.hasher().hash_one(address);
-            shard.reserve(room, hash);
-        }
     }
 
     /// Removes this entry, but no other entry of the same address.
@@ -137,55 +124,5 @@ impl QueueMap {
             .take(limit)
             .map(|(_, entry)| Arc::clone(entry))
             .collect()
-    }
-}
-
-/// A shard with up to this many entries grows when it is full, which takes no time.
-const FEW: usize = 64;
-
-/// Returns how many entries to reserve in a shard, the `number`th of `shards`, after an insertion.
-pub(crate) fn to_reserve(
-    len: usize,
-    capacity: usize,
-    number: usize,
-    shards: usize,
-) -> Option<usize> {
-    // With slots that deletions made unusable, the fill is not known; the table cleans itself.
-    let whole = (capacity / 7 * 8).is_power_of_two();
-    let grows =
-        whole && shards > 1 && len > FEW && 2 * shards * len >= (shards + number) * capacity;
-    grows.then(|| capacity + 1 - len)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn the_shards_of_a_table_grow_one_after_the_other() {
-        const SHARDS: usize = 256;
-        const STEP: usize = 256;
-        let mut shards = vec![HashSet::new(); SHARDS];
-        let mut rng = fastrand::Rng::with_seed(7);
-        let (mut most, mut grown) = (0, 0);
-        for entry in 0..400_000 {
-            let number = rng.usize(..SHARDS);
-            let shard = &mut shards[number];
-            let before = shard.capacity();
-            shard.insert(entry);
-            if let Some(room) = to_reserve(shard.len(), shard.capacity(), number, SHARDS) {
-                shard.reserve(room);
-            }
-            grown += usize::from(shard.capacity() > before && before >= 112);
-            if entry % STEP == 0 {
-                most = most.max(std::mem::take(&mut grown));
-            }
-        }
-        // Of 256 shards that all grow when they are full, 30 and more do in a step.
-        assert!(most <= 12, "{most} shards grew in one step");
-        let room: usize = shards.iter().map(HashSet::capacity).sum();
-        assert!(room <= 3 * 400_000, "{room} entries of room");
     }
 }

@@ -10,7 +10,6 @@ use super::super::{
     coordinator::{CheckTurn, Coordinator},
     counters::QueueHead,
     group::{Group, MemberReport},
-    interest::Interest,
     mailbox::WakeBatch,
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
@@ -56,7 +55,7 @@ impl QueueState {
     }
 
     /// Returns the group of a listener, if it is a member here.
-    pub(crate) fn group_of(&mut self, listener: &Interest) -> Option<&mut Group> {
+    pub(crate) fn group_of(&mut self, listener: &Subscription) -> Option<&mut Group> {
         let name = listener.group.as_ref()?;
         let group = self.coordinator.as_mut()?.group(name)?;
         let is_member =
@@ -83,7 +82,7 @@ impl QueueState {
     /// listeners are to be asked.
     pub(crate) fn report(
         &mut self,
-        listener: &Interest,
+        listener: &Subscription,
         is_member: bool,
         report: MemberReport,
         now: Tick,

@@ -14,8 +14,8 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use super::super::{
     counters::Counters,
-    interest::Interest,
     queue::{QueueEntry, QueueState},
+    subscription::Subscription,
     sync::{AtomicU64, Ordering},
 };
 use crate::base::clock::Tick;
@@ -104,7 +104,7 @@ impl Cursor {
         self.busy || self.drained_sequence < self.woken_sequence
     }
 
-    pub(crate) fn is_busy(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+    pub(crate) fn is_busy(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
         let is_over = !reports && now >= self.woken_at + subscription.visibility_timeout;
         !is_over && self.has_work()
     }
@@ -128,13 +128,13 @@ impl Cursor {
     }
 
     /// Returns whether the messages that a listener without reports was woken for are visible again.
-    pub(crate) fn is_lapsed(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+    pub(crate) fn is_lapsed(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
         let lapses = !reports && self.work_sent_at != Tick::NEVER;
         lapses && self.work_sent_at + subscription.visibility_timeout <= now
     }
 
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.
-    pub(crate) fn is_settled(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
+    pub(crate) fn is_settled(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
         let has = self.owed.is_some() || self.is_due || self.waits;
         let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
         !has && !self.reported_busy && is_late && !self.is_busy(reports, now, subscription)
@@ -177,7 +177,7 @@ impl CursorLimits {
 
     /// Takes a cursor of a stream that has `own`, unless it is counted already. A quarter of all is left
     /// for named queues, because their wake-ups cannot go under a pattern's name.
-    pub(crate) fn take(&self, subscription: &Interest, own: usize, is_named: bool) -> bool {
+    pub(crate) fn take(&self, subscription: &Subscription, own: usize, is_named: bool) -> bool {
         if is_named {
             return true;
         }
@@ -187,7 +187,7 @@ impl CursorLimits {
     }
 
     /// Takes `count` cursors below a limit, and below that of the subscription's pool, all or none.
-    pub(crate) fn take_below(&self, subscription: &Interest, count: u64, limit: usize) -> bool {
+    pub(crate) fn take_below(&self, subscription: &Subscription, count: u64, limit: usize) -> bool {
         if count == 0 {
             return true;
         }
@@ -211,14 +211,14 @@ impl CursorLimits {
     }
 
     /// Takes a cursor that is needed even beyond the limits.
-    pub(crate) fn take_beyond(&self, subscription: &Interest) {
+    pub(crate) fn take_beyond(&self, subscription: &Subscription) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         if let Some(pool) = &subscription.pool {
             pool.take_beyond();
         }
     }
 
-    pub(crate) fn give_back(&self, subscription: &Interest, count: u64) {
+    pub(crate) fn give_back(&self, subscription: &Subscription, count: u64) {
         self.taken.fetch_sub(count, Ordering::Relaxed);
         if let Some(pool) = &subscription.pool {
             pool.give_back(count);

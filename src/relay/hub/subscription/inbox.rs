@@ -20,9 +20,9 @@ use super::super::{
     cursor::Cursor,
     decisions::{Decision, DecisionKind},
     group::MemberReport,
-    interest::Interest,
     load::{LoadChange, RequestedReads},
     queue::{QueueEntry, QueueState},
+    subscription::Subscription,
     wake_builder::{WakeEntry, WakeSink},
 };
 use crate::{
@@ -264,7 +264,7 @@ impl Inbox {
     }
 
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
-    pub(crate) fn busy_and_behind(&self, subscription: &Interest, now: Tick) -> (usize, usize) {
+    pub(crate) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let some = self.cursors.values().take(STEP);
         let busy = some.filter(|one| one.is_busy(self.reports, now, subscription));
         (busy.count(), self.due.len())
@@ -315,7 +315,7 @@ impl Inbox {
     /// Adds the selectors' own checks; returns whether all of them had room.
     pub(crate) fn fill_checks(
         &mut self,
-        subscription: &Interest,
+        subscription: &Subscription,
         sink: &mut impl WakeSink,
         filled: &mut Filled,
     ) -> bool {
@@ -335,11 +335,11 @@ impl Inbox {
     /// that have nothing which the subscriber needs, or keep their entry no longer.
     pub(crate) fn settled(
         &mut self,
-        subscription: &Interest,
+        subscription: &Subscription,
         most: usize,
         now: Tick,
     ) -> Vec<Arc<QueueEntry>> {
-        let most = most + 2 * std::mem::take(&mut self.made);
+        let most = most.saturating_add(2 * std::mem::take(&mut self.made));
         let mut settled = Vec::new();
         let mut visited = 0;
         for (number, cursor) in self.cursors.range(self.swept_up_to..).take(most) {
@@ -360,7 +360,7 @@ impl Inbox {
     pub(crate) fn lapse(
         &mut self,
         (entry, state): (&QueueEntry, &mut QueueState),
-        subscription: &Interest,
+        subscription: &Subscription,
         now: Tick,
     ) {
         let reports = self.reports;
@@ -376,7 +376,7 @@ impl Inbox {
     pub(crate) fn remove_settled(
         &mut self,
         entry: &QueueEntry,
-        subscription: &Interest,
+        subscription: &Subscription,
         now: Tick,
     ) -> Option<(Box<Cursor>, LoadChange)> {
         let cursor = self.get(entry)?;
@@ -405,7 +405,7 @@ impl Inbox {
     /// head counts as 0.
     pub(crate) fn report(
         &mut self,
-        subscription: &Interest,
+        subscription: &Subscription,
         (entry, state): (&Arc<QueueEntry>, &mut QueueState),
         report: &Report,
         now: Tick,
@@ -535,7 +535,7 @@ impl Inbox {
     /// Returns for how long a listener that reports has not done so after a wake-up: it hangs, or it
     /// cannot read its queue. A busy listener reports only after its next get, and one with patterns
     /// does not report a check under their names.
-    pub(crate) fn silent_for(&self, subscription: &Interest, now: Tick) -> Option<Duration> {
+    pub(crate) fn silent_for(&self, subscription: &Subscription, now: Tick) -> Option<Duration> {
         let silent = now.since(self.woken_at);
         if !self.reports || silent < SILENT_FROM || subscription.has_pattern() {
             return None;
@@ -545,7 +545,11 @@ impl Inbox {
     }
 
     /// Returns the silence of a listener once, for the log.
-    pub(crate) fn take_silence(&mut self, subscription: &Interest, now: Tick) -> Option<Duration> {
+    pub(crate) fn take_silence(
+        &mut self,
+        subscription: &Subscription,
+        now: Tick,
+    ) -> Option<Duration> {
         if self.silence_logged {
             return None;
         }

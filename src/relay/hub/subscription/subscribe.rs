@@ -17,7 +17,6 @@ use super::super::{
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
-    interest::Interest,
     load::LoadChange,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
@@ -87,8 +86,7 @@ impl Hub {
     ) -> Result<Arc<Subscription>> {
         options.check()?;
         let life = (self.shared.config.epoch, self.shared.config.seed);
-        let interest = Interest::new(id, options, life, now).in_pool(pool);
-        let subscription = Arc::new(Subscription::new(interest));
+        let subscription = Arc::new(Subscription::new(id, options, life, pool, now));
         let entries = self.admit(&subscription, now)?;
         let resumed = self.resumed_at(options, subscription.digest);
         self.change_load(LoadChange::of_pairs(subscription.pairs()), now);
@@ -445,8 +443,7 @@ impl Hub {
             self.leave_named(subscription, now);
         }
         if subscription.has_pattern() {
-            self.shared.patterns.leave(subscription);
-            self.leave_pattern_checks(subscription, is_owed, now);
+            self.leave_patterns(subscription, is_owed, now);
         }
         let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
         lock(&self.detaching).put_back((!done).then_some(detaching));
@@ -590,7 +587,7 @@ impl QueueState {
     }
 }
 
-fn note_joined(subscription: &Interest, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
+fn note_joined(subscription: &Subscription, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
     state.bits.remove(EntryBits::UNSERVED);
     entry.note(state, |sequence| {
         Decision::about(subscription, DecisionKind::Joined, sequence, now)

@@ -14,16 +14,6 @@ fn a_parked_pattern_subscriber_is_woken_for_a_queue_that_comes_later() {
 }
 
 #[test]
-fn catch_ups_that_are_spread_come_at_their_time_and_not_with_the_heartbeat() {
-    let mut stream = Polled::unsent(&hub(), &from_elsewhere(&["a", "b"]));
-    let (events, until) = stream.sent(START);
-    assert_eq!(woken(&events), []);
-    assert!(until > START && until <= after(2 * SECOND));
-    let both = ["a", "b"].map(|name| entry(name, CatchUp, 0));
-    assert_eq!(stream.woken(until), both);
-}
-
-#[test]
 fn a_heartbeat_is_sent_in_each_interval_however_busy_the_stream_is() {
     let mut stream = Polled::new(&["busy"]);
     let is_heartbeat = |event: &_| matches!(event, SubscribeEvent::Heartbeat { .. });
