@@ -90,7 +90,7 @@ fn state(of: &ListenerInfo) -> (&'static str, Option<Duration>) {
 }
 
 /// Returns the state of a listener with its duration, for people.
-pub(super) fn state_for(of: &ListenerInfo) -> String {
+fn state_for(of: &ListenerInfo) -> String {
     let (state, span) = state(of);
     // Whole seconds: the relay's own delay is some milliseconds.
     let span = span.map(|span| format!(" {}", Span(Duration::from_secs(span.as_secs()))));
@@ -107,7 +107,7 @@ pub(super) fn state_for(of: &ListenerInfo) -> String {
     format!("{role}{state}{}{why}", span.unwrap_or_default())
 }
 
-pub(super) fn listens_to(selectors: &[String]) -> String {
+fn listens_to(selectors: &[String]) -> String {
     let more = selectors.len().saturating_sub(3);
     let mut text = selectors[..selectors.len() - more].join(" ");
     if more > 0 {

@@ -1,6 +1,6 @@
 //! `why`: why a queue is, or is not, served.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use reveille::{
     Decision, Explanation, Finding, FindingKind, QueueAddress, WakeReason, duration::Span,
@@ -69,13 +69,7 @@ impl Args {
 }
 
 fn text(of: &Explanation, rows: &[Value]) -> String {
-    let mut text = String::new();
-    for finding in &of.findings {
-        let mark = if finding.urgent { "! " } else { "" };
-        let line = output::printable(&format!("{mark}{}", finding.text));
-        let _ = writeln!(text, "{line}");
-    }
-    text.push('\n');
+    let mut text = finding_lines(&of.findings) + "\n";
     if rows.is_empty() {
         text.push_str(&match of.noted_for.as_secs() {
             0 => "the relay notes its decisions from now on: ask again".to_owned(),
@@ -88,6 +82,15 @@ fn text(of: &Explanation, rows: &[Value]) -> String {
         text.push_str(&output::table_of(COLUMNS, rows));
     }
     text
+}
+
+/// Returns a line for each finding; the first one is the verdict.
+pub(super) fn finding_lines(findings: &[Finding]) -> String {
+    let line = |finding: &Finding| {
+        let mark = if finding.urgent { "! " } else { "" };
+        output::printable(&format!("{mark}{}\n", finding.text))
+    };
+    findings.iter().map(line).collect()
 }
 
 pub(super) fn finding_json(finding: &Finding) -> Value {
