@@ -94,7 +94,7 @@ impl Args {
             Verb::Get { flag, check, flags } => {
                 let of_relay = async |client: &Client| {
                     let state = client.flags().get(&flag).await?;
-                    let watchers = client.flags().watchers(Some(&flag)).await?;
+                    let watchers = client.flags().watchers(&flag).await?;
                     note_unanswered(&watchers.unanswered);
                     Ok((state, Some(watchers.entries)))
                 };
@@ -220,7 +220,7 @@ fn waiting(watchers: &[FlagWatcherInfo]) -> String {
         format!(
             "{} for {}{acknowledged}",
             watcher.listener_id,
-            Span(watcher.since)
+            Span(output::span(watcher.since).unwrap_or_default())
         )
     };
     let mut lines: Vec<_> = watchers.iter().take(SHOWN).map(line).collect();
@@ -235,7 +235,7 @@ fn waiting_json(watchers: &[FlagWatcherInfo]) -> Vec<Value> {
         json!({
             "listener_id": watcher.listener_id,
             "streams": watcher.streams,
-            "connected_for_ms": output::millis(watcher.since),
+            "connected_for_ms": output::wire_millis(watcher.since),
             "acknowledged": watcher.acknowledged,
         })
     };

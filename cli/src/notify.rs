@@ -150,7 +150,7 @@ pub(super) async fn near_hint(client: &Client, queue: &str) -> String {
 
 /// Returns the listened queue whose name is nearest, if the caller may list any.
 async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
-    let listed = client.queues().await.ok()?.into_iter();
+    let listed = client.queues().await.ok()?.entries.into_iter();
     let listened = listed.filter(|one| one.listeners > 0);
     let names = listened.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
     let (distance, name) = names.map(|name| (osa_distance(queue, &name), name)).min()?;

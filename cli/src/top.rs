@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use reveille::{LatencyBuckets, QueueOrder, QueueQuery, Stats, duration::Span};
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{
     exit::Exit,
-    output::{self, Format, count, time},
+    output::{self, Format, count, span},
     queues,
     target::TargetArgs,
     values,
@@ -68,8 +68,8 @@ impl Args {
             false => "",
         };
         let query = QueueQuery {
-            order: QueueOrder::Backlog,
-            count: QUEUES,
+            order_by: QueueOrder::Backlog.into(),
+            page_size: QUEUES,
             ..QueueQuery::default()
         };
         let mut before = target.within(client.stats()).await?;
@@ -107,24 +107,31 @@ impl Rates {
             // After a restart the counts begin again.
             return Self::default();
         }
-        let span = now.at.duration_since(before.at).unwrap_or_default();
+        let at = |stats: &Stats| stats.at.and_then(|at| SystemTime::try_from(at).ok());
+        let span = at(now)
+            .zip(at(before))
+            .and_then(|(now, before)| now.duration_since(before).ok());
+        let span = span.unwrap_or_default();
         #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = |now: u64, before: u64| match span.is_zero() {
             true => 0.0,
             false => now.saturating_sub(before) as f64 / span.as_secs_f64(),
         };
-        let (then, totals) = (&before.totals, &now.totals);
+        let totals = |stats: &Stats| stats.totals.clone().unwrap_or_default();
+        let (then, totals) = (totals(before), totals(now));
+        let latency = totals.wake_latency.unwrap_or_default();
         Self {
             notified: rate(totals.notifications, then.notifications),
             woken: rate(totals.wake_entries, then.wake_entries),
-            wake: totals.wake_latency.since(&then.wake_latency),
+            wake: latency.since(&then.wake_latency.unwrap_or_default()),
         }
     }
 }
 
 /// Returns the figures for people.
 fn text(stats: &Stats, rates: &Rates, queues: &[Value]) -> String {
-    let (levels, savings) = (&stats.levels, &stats.savings);
+    let levels = stats.levels.unwrap_or_default();
+    let savings = stats.savings.clone().unwrap_or_default();
     let title = match &stats.relays[..] {
         [] => "no relay".to_owned(),
         [relay, others @ ..] => {
@@ -132,7 +139,8 @@ fn text(stats: &Stats, rates: &Rates, queues: &[Value]) -> String {
                 0 => String::new(),
                 others => format!(" and {}", count(others, "other relay")),
             };
-            let up = Span(Duration::from_secs(relay.uptime.as_secs()));
+            let up = span(relay.uptime).unwrap_or_default().as_secs();
+            let up = Span(Duration::from_secs(up));
             format!("{}{others}, up {up}", relay.relay_id)
         }
     };
@@ -163,13 +171,15 @@ fn text(stats: &Stats, rates: &Rates, queues: &[Value]) -> String {
 
 /// Returns the figures for programs; counts are those of `/metrics`, which has more.
 fn figures(now: &Stats, rates: &Rates, queues: &[Value]) -> Value {
-    let (totals, levels) = (&now.totals, &now.levels);
+    let totals = now.totals.clone().unwrap_or_default();
+    let levels = now.levels.unwrap_or_default();
+    let savings = now.savings.clone().unwrap_or_default();
     let micros = |percent| {
         let bound = rates.wake.percentile(percent)?;
         u64::try_from(bound.as_micros()).ok()
     };
     json!({
-        "at": time(now.at),
+        "at": now.at.map(|at| at.to_string()),
         "findings": now.findings.iter().map(finding_json).collect::<Vec<_>>(),
         "notifications_per_second": rates.notified,
         "wake_entries_per_second": rates.woken,
@@ -190,11 +200,11 @@ fn figures(now: &Stats, rates: &Rates, queues: &[Value]) -> Value {
             "active_dequeue_tasks": levels.active_dequeue_tasks,
         },
         "savings": {
-            "polls_avoided": now.savings.polls_avoided,
-            "price": now.savings.price(),
-            "currency": now.savings.currency,
+            "polls_avoided": savings.polls_avoided,
+            "price": savings.price(),
+            "currency": savings.currency,
         },
-        "unanswered_relays": now.unanswered,
+        "unanswered_relays": now.unanswered_relays,
         "queues": queues,
     })
 }

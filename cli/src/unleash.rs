@@ -158,13 +158,13 @@ impl Args {
     /// Lists the nodes that have not acknowledged; `None` if the relay does not answer in time.
     async fn missing(&self, client: &Client) -> Option<Vec<String>> {
         let flags = client.flags();
-        let listing = timeout(MISSING_TIMEOUT, flags.watchers(Some(&self.flag)));
+        let listing = timeout(MISSING_TIMEOUT, flags.watchers(&self.flag));
         let watchers = listing.await.ok()?.ok()?;
         note_unanswered(&watchers.unanswered);
         let is_missing = |watcher: &FlagWatcherInfo| {
             !watcher.acknowledged && !watcher.listener_id.starts_with(FLAG_WATCH_ID)
         };
-        let missing = watchers.into_iter().filter(is_missing);
+        let missing = watchers.entries.into_iter().filter(is_missing);
         Some(missing.map(|watcher| watcher.listener_id).collect())
     }
 }

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use reveille::{
-    Decision, Explanation, Finding, FindingKind, QueueAddress, WakeReason, duration::Span,
-};
+use reveille::{Decision, Explanation, Finding, FindingKind, QueueAddress, duration::Span};
 use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
     notify::near_hint,
-    output::{self, millis},
+    output::{self, span, stated, value_name, wire_millis},
     queues,
     target::TargetArgs,
 };
@@ -48,7 +46,7 @@ impl Args {
         let client = target.client()?;
         let mut explanation = target.within(client.explain(&self.queue)).await?;
         if let Some(verdict) = explanation.findings.first_mut()
-            && verdict.kind == FindingKind::NoListener
+            && verdict.kind() == FindingKind::NoListener
         {
             verdict.text += &near_hint(&client, &self.queue.to_string()).await;
         }
@@ -60,8 +58,8 @@ impl Args {
             "findings": findings,
             "known": explanation.queue.as_ref().map(queues::row),
             "decisions": rows,
-            "noted_for_ms": millis(explanation.noted_for),
-            "unanswered_relays": explanation.unanswered,
+            "noted_for_ms": wire_millis(explanation.noted_for),
+            "unanswered_relays": explanation.unanswered_relays,
         });
         target.format.object(&why, || text(&explanation, &rows))?;
         Ok(Exit::OK)
@@ -71,7 +69,7 @@ impl Args {
 fn text(of: &Explanation, rows: &[Value]) -> String {
     let mut text = finding_lines(&of.findings) + "\n";
     if rows.is_empty() {
-        text.push_str(&match of.noted_for.as_secs() {
+        text.push_str(&match span(of.noted_for).unwrap_or_default().as_secs() {
             0 => "the relay notes its decisions from now on: ask again".to_owned(),
             seconds => {
                 let since = Span(Duration::from_secs(seconds));
@@ -94,25 +92,32 @@ pub(super) fn finding_lines(findings: &[Finding]) -> String {
 }
 
 pub(super) fn finding_json(finding: &Finding) -> Value {
+    let kind = match FindingKind::try_from(finding.kind) {
+        Ok(FindingKind::Unspecified) => "fine".to_owned(),
+        Ok(kind) => value_name(kind.as_str_name(), "FINDING_KIND_"),
+        // Of a later version.
+        Err(_) => "unknown".to_owned(),
+    };
     json!({
-        "kind": finding.kind.as_str(),
+        "kind": kind,
         "urgent": finding.urgent,
         "text": finding.text,
-        "queue": finding.queue,
-        "listener_id": finding.listener_id,
-        "relay_id": finding.relay_id,
+        "queue": stated(&finding.queue),
+        "listener_id": stated(&finding.listener_id),
+        "relay_id": stated(&finding.relay_id),
     })
 }
 
 fn row(decision: &Decision) -> Value {
     // As in the variables of `subscribe`; null without one.
-    let reason = Some(decision.reason).filter(|reason| *reason != WakeReason::Unspecified);
+    let reason = decision.reason().as_str_name();
+    let reason = reason.trim_start_matches("WAKE_REASON_");
     json!({
-        "ago_ms": millis(decision.ago),
-        "kind": decision.kind.as_str(),
-        "listener_id": decision.listener_id,
-        "group": decision.group,
-        "reason": reason.map(|reason| reason.as_str()),
+        "ago_ms": wire_millis(decision.ago),
+        "kind": value_name(decision.kind().as_str_name(), "DECISION_KIND_"),
+        "listener_id": stated(&decision.listener_id),
+        "group": stated(&decision.group),
+        "reason": Some(reason).filter(|reason| *reason != "UNSPECIFIED"),
         "sequence": decision.sequence,
         "relay_id": decision.relay_id,
     })

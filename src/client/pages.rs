@@ -13,33 +13,6 @@ pub struct Listed<T> {
     pub unanswered: Vec<String>,
 }
 
-/// One page of a list.
-pub(super) struct ListPage<T> {
-    pub(super) entries: Vec<T>,
-    /// Empty on the last page.
-    pub(super) next: String,
-    pub(super) unanswered: Vec<String>,
-}
-
-impl<T> Listed<T> {
-    /// Converts the entries.
-    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Listed<U> {
-        Listed {
-            entries: self.entries.into_iter().map(convert).collect(),
-            unanswered: self.unanswered,
-        }
-    }
-}
-
-impl<T> From<Vec<T>> for Listed<T> {
-    fn from(entries: Vec<T>) -> Self {
-        Self {
-            entries,
-            unanswered: Vec::new(),
-        }
-    }
-}
-
 impl<T> Deref for Listed<T> {
     type Target = [T];
 
@@ -48,28 +21,19 @@ impl<T> Deref for Listed<T> {
     }
 }
 
-impl<T> IntoIterator for Listed<T> {
-    type Item = T;
-    type IntoIter = std::vec::IntoIter<T>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.entries.into_iter()
-    }
-}
-
-/// Fetches all pages, each by the token of the previous page, until a page has no token.
+/// Fetches all pages, each with the token of the next one, until a page has no token.
 pub(super) async fn all_pages<T, Page>(fetch: impl Fn(String) -> Page) -> Result<Listed<T>>
 where
-    Page: Future<Output = Result<ListPage<T>>>,
+    Page: Future<Output = Result<(Listed<T>, String)>>,
 {
     let mut all = Vec::new();
     let mut unanswered = BTreeSet::new();
     let mut token = String::new();
     loop {
-        let page = fetch(token).await?;
+        let (page, next) = fetch(token).await?;
         all.extend(page.entries);
         unanswered.extend(page.unanswered);
-        token = page.next;
+        token = next;
         if token.is_empty() {
             return Ok(Listed {
                 entries: all,
@@ -84,12 +48,13 @@ mod tests {
     use super::*;
     use crate::error::{Error, ErrorKind};
 
-    fn page<T>(entries: Vec<T>, next: &str, unanswered: &[&str]) -> Result<ListPage<T>> {
-        Ok(ListPage {
+    fn page<T>(entries: Vec<T>, next: &str, unanswered: &[&str]) -> Result<(Listed<T>, String)> {
+        let unanswered = unanswered.iter().map(ToString::to_string).collect();
+        let listed = Listed {
             entries,
-            next: next.to_owned(),
-            unanswered: unanswered.iter().map(ToString::to_string).collect(),
-        })
+            unanswered,
+        };
+        Ok((listed, next.to_owned()))
     }
 
     #[tokio::test]

@@ -1,224 +1,13 @@
-//! The figures of relays: a stream of them, and their history.
+//! The figures of relays, and their history.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::{Duration, SystemTime},
-};
-
-use futures_core::Stream;
-use tonic::Streaming;
+use std::time::Duration;
 
 use super::{
     Client,
+    admin::{History, LatencyBuckets, Savings, Stats},
     connection::AdminClient,
-    explain::Finding,
-    mirror::{FromWire, mirror},
-    pool::Lease,
 };
-use crate::{
-    error::Result,
-    wire::{from_status, proto, span_to_wire},
-};
-
-mirror! {
-    /// The figures of the relays at one moment.
-    #[derive(Debug, Clone, PartialEq)]
-    pub struct Stats from WatchStatsResponse {
-        /// When they were computed, by the relay's clock.
-        pub at: SystemTime,
-        /// The relay that answers, then the others of its cluster by id.
-        pub relays: Vec<RelayStats>,
-        /// Ids of the relays that did not answer: the sums are without them.
-        pub unanswered = unanswered_relays: Vec<String>,
-        /// The sums over the relays.
-        pub totals: RelayTotals,
-        /// The sums over the relays. The queues are those of the relay that knows most.
-        pub levels: RelayLevels,
-        /// The sum over the relays, with the settings of the one that answers.
-        pub savings: Savings,
-        /// At most 50 queues, by their notifications since the figures before; empty in the first ones.
-        pub busiest: Vec<BusyQueue>,
-        /// What is wrong now, worst first.
-        pub findings: Vec<Finding>,
-    }
-}
-
-mirror! {
-    /// One relay's figures.
-    #[derive(Debug, Clone, PartialEq)]
-    pub struct RelayStats from RelayStats {
-        /// Its name.
-        pub relay_id: String,
-        /// The run, 32 hexadecimal digits.
-        pub epoch: String,
-        /// Its version.
-        pub version: String,
-        /// Time since its start.
-        pub uptime: Duration,
-        /// It ends its streams.
-        pub draining: bool,
-        /// Its listeners poll, because it is or was cut off from the other relays.
-        pub degraded: bool,
-        /// Counts since its start.
-        pub totals: RelayTotals,
-        /// Present numbers.
-        pub levels: RelayLevels,
-        /// What polling would have cost.
-        pub savings: Savings,
-    }
-}
-
-mirror! {
-    /// Counts since a relay's start.
-    #[derive(Debug, Clone, Default, PartialEq, Eq)]
-    pub struct RelayTotals from Totals {
-        /// Notifications of the relay's own publishers.
-        pub notifications: u64,
-        /// Their messages.
-        pub messages: u64,
-        /// Wake-ups sent, each for some queues.
-        pub wakes: u64,
-        /// Queues in the wake-ups.
-        pub wake_entries: u64,
-        /// Timers that fired.
-        pub timed: u64,
-        /// Heartbeats sent.
-        pub heartbeats: u64,
-        /// Wake-ups because the relay was not certain what a listener had seen.
-        pub catch_ups: u64,
-        /// Periodic checks that listeners were asked for.
-        pub sentinels: u64,
-        /// Wake-ups that went to another member of a group.
-        pub reassigned: u64,
-        /// Requests refused at a limit.
-        pub refused: u64,
-        /// From a notification to the hand-over of its wake-up to the stream.
-        pub wake_latency: LatencyBuckets,
-        /// From a notification to its handler, as listeners report it.
-        pub handler_latency: LatencyBuckets,
-    }
-}
-
-mirror! {
-    /// A histogram of latencies.
-    #[derive(Debug, Clone, Default, PartialEq, Eq)]
-    pub struct LatencyBuckets from LatencyBuckets {
-        /// The upper bounds of the buckets, ascending.
-        pub bounds = bounds_us: Vec<Duration>,
-        /// The count of each bucket alone; the last one has no bound.
-        pub counts: Vec<u64>,
-    }
-}
-
-mirror! {
-    /// Present numbers of a relay.
-    #[derive(Debug, Clone, Default, PartialEq, Eq)]
-    pub struct RelayLevels from Levels {
-        /// Queues in memory.
-        pub queues: u64,
-        /// Open streams of listeners: the sum of the next three.
-        pub subscriptions: u64,
-        /// Streams without a dequeue task.
-        pub asleep: u64,
-        /// Streams with dequeue tasks.
-        pub awake: u64,
-        /// Streams whose listeners poll without wake-ups.
-        pub polling: u64,
-        /// Dequeue tasks, by the newest reports.
-        pub active_dequeue_tasks: u64,
-        /// Open connections.
-        pub connections: u64,
-        /// Streams that watch a flag.
-        pub flag_watchers: u64,
-        /// Pending timed wake-ups.
-        pub timers: u64,
-        /// Messages for which no member of a group was ready.
-        pub unassigned: u64,
-    }
-}
-
-mirror! {
-    /// What polling would have cost.
-    #[derive(Debug, Clone, Default, PartialEq)]
-    pub struct Savings from Savings {
-        /// Reads that sleeping listeners did not make, less those that the relay asked for.
-        pub polls_avoided: u64,
-        /// A polling listener reads each of its queues once in this time.
-        pub assumed_poll: Duration,
-        /// The price of a million reads.
-        pub price_per_million: f64,
-        /// The currency of the price.
-        pub currency: String,
-    }
-}
-
-mirror! {
-    /// A queue with many notifications.
-    #[derive(Debug, Clone, Default, PartialEq, Eq)]
-    pub struct BusyQueue from BusyQueue {
-        /// Its storage account.
-        pub storage_account: String,
-        /// Its name within the account.
-        pub queue_name: String,
-        /// Notifications since the figures before.
-        pub notifications: u64,
-        /// Their messages.
-        pub messages: u64,
-        /// Messages that are not known to be handled.
-        pub backlog: u64,
-        /// Number of streams that subscribe to it.
-        pub listeners: u32,
-    }
-}
-
-mirror! {
-    /// The figures of one relay over a time.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct History from GetHistoryResponse {
-        /// The relay: it has no figures of the others of its cluster.
-        pub relay_id: String,
-        /// The end of the newest interval; `None` in the first interval.
-        pub newest_at: Option<SystemTime>,
-        /// The length of each interval.
-        pub interval: Duration,
-        /// Oldest first.
-        pub samples: Vec<HistorySample>,
-    }
-}
-
-mirror! {
-    /// The figures of one interval.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-    pub struct HistorySample from Sample {
-        /// Notifications within it.
-        pub notifications: u64,
-        /// Queues in the wake-ups within it.
-        pub wake_entries: u64,
-        /// Reads saved within it.
-        pub polls_avoided: u64,
-        /// Streams asleep at its end.
-        pub asleep: u64,
-        /// Streams awake at its end.
-        pub awake: u64,
-        /// Streams of polling listeners at its end.
-        pub polling: u64,
-        /// Dequeue tasks at its end.
-        pub active_dequeue_tasks: u64,
-        /// The median latency of its wake-ups; zero without any.
-        pub wake_p50 = wake_p50_us: Duration,
-        /// The 99th percentile of it.
-        pub wake_p99 = wake_p99_us: Duration,
-    }
-}
-
-/// A stream of figures. It does not reconnect: where it ends, open another one.
-#[derive(Debug)]
-pub struct StatsWatch {
-    responses: Streaming<proto::WatchStatsResponse>,
-    /// Held so that the connection stays in its pool.
-    _connection: Lease,
-}
+use crate::{error::Result, wire::proto};
 
 impl Client {
     /// Returns the figures of the relay and of the others of its cluster.
@@ -235,23 +24,7 @@ impl Client {
             let ended = || tonic::Status::unavailable("the relay has ended the stream");
             first.map(tonic::Response::new).ok_or_else(ended)
         };
-        self.read(request, call).await.map(Stats::from_wire)
-    }
-
-    /// Opens a stream of figures: at once, and then each `interval` (250 ms to 60 s; zero: 1 s).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for another interval, and as [`Client::stats`].
-    pub async fn watch_stats(&self, interval: Duration) -> Result<StatsWatch> {
-        let request = proto::WatchStatsRequest {
-            interval: Some(span_to_wire(interval)),
-        };
-        let call = async |channel, request| AdminClient::new(channel).watch_stats(request).await;
-        let (responses, connection) = self.call_each(request, call, true).await?;
-        Ok(StatsWatch {
-            responses,
-            _connection: connection,
-        })
+        self.read(request, call).await
     }
 
     /// Returns the figures of the relay over the last day by minutes, or over the last ten minutes by
@@ -262,24 +35,7 @@ impl Client {
     pub async fn history(&self, day: bool) -> Result<History> {
         let request = proto::GetHistoryRequest { day };
         let call = async |channel, request| AdminClient::new(channel).get_history(request).await;
-        self.read(request, call).await.map(History::from_wire)
-    }
-}
-
-impl StatsWatch {
-    /// Waits for the next figures; `None` after the end of the stream.
-    pub async fn next(&mut self) -> Option<Result<Stats>> {
-        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
-    }
-}
-
-impl Stream for StatsWatch {
-    type Item = Result<Stats>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = std::task::ready!(Pin::new(&mut self.responses).poll_next(cx));
-        let read = |next: Result<_, _>| next.map(Stats::from_wire).map_err(from_status);
-        Poll::Ready(next.map(read))
+        self.read(request, call).await
     }
 }
 
@@ -290,7 +46,7 @@ impl LatencyBuckets {
         let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
         let counts = self.counts.iter().zip(before);
         Self {
-            bounds: self.bounds.clone(),
+            bounds_us: self.bounds_us.clone(),
             counts: counts
                 .map(|(now, before)| now.saturating_sub(before))
                 .collect(),
@@ -311,7 +67,8 @@ impl LatencyBuckets {
             below += count;
             below >= rank
         })?;
-        self.bounds.get(at).or_else(|| self.bounds.last()).copied()
+        let bound = self.bounds_us.get(at).or_else(|| self.bounds_us.last());
+        bound.copied().map(Duration::from_micros)
     }
 }
 
@@ -332,7 +89,7 @@ mod tests {
     fn a_percentile_is_the_bound_of_its_bucket() {
         let millis = Duration::from_millis;
         let of = |counts: [u64; 3]| LatencyBuckets {
-            bounds: vec![millis(1), millis(5)],
+            bounds_us: vec![1_000, 5_000],
             counts: counts.to_vec(),
         };
         assert_eq!(of([0, 0, 0]).percentile(99), None);
