@@ -67,10 +67,11 @@ mod values;
 mod wait;
 mod why;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+pub use self::program::main;
 use self::{exit::Exit, program::until_interrupted, settings::Settings};
 
 /// Wakes queue workers the instant there is work, so that no worker polls.
@@ -144,11 +145,6 @@ Exit codes:
   130  interrupted (143: terminated; 0: `serve` and `courier serve` after one signal, and `listen` after
        it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
-
-/// Runs the program, and returns its exit code.
-pub fn main() -> ExitCode {
-    child::init::run().unwrap_or_else(program::main)
-}
 
 impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Parses the arguments, runs the verb, and returns its exit code.
-pub(crate) fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     let outcome = parse().and_then(|(cli, settings)| complete(Box::pin(cli.verb.run(&settings))));
     let exit = outcome.unwrap_or_else(|error| {
         let exit = Exit::of(&error);
