@@ -21,7 +21,6 @@
 //! Data goes to stdout, everything else to stderr.
 
 mod auth;
-mod backup;
 mod causes;
 mod child;
 mod cluster;
@@ -113,7 +112,6 @@ enum Verb {
     Ids(ids::Args),
     Lease(lease::Args),
     Sweep(sweep::Args),
-    Store(backup::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
@@ -164,7 +162,6 @@ impl Verb {
             Self::Flag(args) => until_interrupted(args.run()).await,
             Self::Queue(args) => until_interrupted(args.run()).await,
             Self::Ids(args) => until_interrupted(args.run()).await,
-            Self::Store(args) => until_interrupted(args.run()).await,
             Self::Auth(args) => until_interrupted(args.run()).await,
             Self::Listeners(args) => until_interrupted(args.run()).await,
             Self::Queues(args) => until_interrupted(args.run()).await,
