@@ -3,12 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use reveille::{
-    Accepted, Client, Error, ErrorKind, Limits, Notification, PublisherOptions, QueueAddress,
-    duration,
+    Accepted, Error, ErrorKind, Limits, Notification, PublisherOptions, QueueAddress, duration,
 };
 use serde_json::{Value, json};
-use strsim::osa_distance;
-use tokio::time::timeout;
 
 use super::{exit::Exit, output, target::TargetArgs, values};
 
@@ -40,11 +37,6 @@ pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
 }
-
-/// Time for the search for a similar name.
-const SEARCH: Duration = Duration::from_secs(1);
-/// More letters that are changed, added, left out or exchanged are no misspelling.
-const NEAR: usize = 3;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -98,7 +90,7 @@ impl Args {
         if first.is_none() || !rows.is_empty() {
             target.format.rows("queue sequence listeners", &rows)?;
         }
-        self.hint(&accepted, &client).await;
+        hint(&accepted);
         for (queue, error) in errors {
             let error = refusal(error);
             output::note(format_args!("error: {queue}: {error}"));
@@ -108,23 +100,22 @@ impl Args {
             None => Ok(Exit::OK),
         }
     }
+}
 
-    /// Prints one hint about all queues without a listener.
-    async fn hint(&self, accepted: &[(&QueueAddress, Accepted)], client: &Client) {
-        let without = accepted
-            .iter()
-            .filter(|(_, accepted)| accepted.listeners == 0);
-        let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
-        let Some(queue) = without.first() else { return };
-        let others = match without.len() as u64 - 1 {
-            0 => String::new(),
-            others => format!(" and {}", output::count(others, "other queue")),
-        };
-        let near = near_hint(client, queue).await;
-        output::note(format_args!(
-            "hint: no listener is connected yet for {queue}{others}{near}"
-        ));
-    }
+/// Prints one hint about all queues without a listener.
+fn hint(accepted: &[(&QueueAddress, Accepted)]) {
+    let without = accepted
+        .iter()
+        .filter(|(_, accepted)| accepted.listeners == 0);
+    let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
+    let Some(queue) = without.first() else { return };
+    let others = match without.len() as u64 - 1 {
+        0 => String::new(),
+        others => format!(" and {}", output::count(others, "other queue")),
+    };
+    output::note(format_args!(
+        "hint: no listener is connected yet for {queue}{others}"
+    ));
 }
 
 /// Says what to do for want of room: the process ends, so its publisher does not notify again.
@@ -136,25 +127,6 @@ fn refusal(error: Error) -> Error {
         }
         _ => error,
     }
-}
-
-/// Returns the end of a sentence about a queue without listeners: the listened queue with a similar
-/// name. Empty without one, or if the caller may list none.
-pub(super) async fn near_hint(client: &Client, queue: &str) -> String {
-    let near = timeout(SEARCH, nearest_listened(client, queue)).await;
-    let near = near.ok().flatten();
-    near.map_or_else(String::new, |near| {
-        format!("; there are listeners for {near}")
-    })
-}
-
-/// Returns the listened queue whose name is nearest, if the caller may list any.
-async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
-    let listed = client.queues().await.ok()?.entries.into_iter();
-    let listened = listed.filter(|one| one.listeners > 0);
-    let names = listened.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
-    let (distance, name) = names.map(|name| (osa_distance(queue, &name), name)).min()?;
-    (distance <= NEAR).then_some(name)
 }
 
 fn delay(text: &str) -> Result<Duration, String> {

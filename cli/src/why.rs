@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
-    notify::near_hint,
     output::{self, span, stated, value_name, wire_millis},
     queues,
     target::TargetArgs,
@@ -44,12 +43,7 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         let client = target.client()?;
-        let mut explanation = target.within(client.explain(&self.queue)).await?;
-        if let Some(verdict) = explanation.findings.first_mut()
-            && verdict.kind() == FindingKind::NoListener
-        {
-            verdict.text += &near_hint(&client, &self.queue.to_string()).await;
-        }
+        let explanation = target.within(client.explain(&self.queue)).await?;
         let rows: Vec<_> = explanation.decisions.iter().map(row).collect();
         let findings: Vec<_> = explanation.findings.iter().map(finding_json).collect();
         let why = json!({

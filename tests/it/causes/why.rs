@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use reveille::{
-    Client, DecisionKind, Explanation, FindingKind, GroupName, NodeConfig, Notification,
-    RelayConfig, Report, ReportState, SubscribeOptions, WakeReason, WakeStream, testing::TestRelay,
+    DecisionKind, Explanation, FindingKind, GroupName, NodeConfig, Notification, RelayConfig,
+    Report, ReportState, SubscribeOptions, WakeReason, WakeStream, testing::TestRelay,
 };
 use serde_json::Value;
 use tonic::{
@@ -71,17 +71,6 @@ async fn a_queue_without_a_listener_is_compared_with_the_names_of_the_others() {
     // Noted from the question about the unknown queue on.
     assert_eq!(waiting["decisions"][0]["kind"], "notified");
     assert_eq!(waiting["known"]["notifications"], 1);
-    let client = Client::new(&relay.url()).expect("a URL");
-    let mut near = client
-        .subscribe(listening("worker-1", &["acct/order"]))
-        .expect("options");
-    woken(&mut near).await;
-    let near = why(&relay, "acct/orders").await;
-    assert_eq!(kinds(&near), ["no_listener"]);
-    assert!(
-        verdict(&near).ends_with("; there are listeners for acct/order"),
-        "{near}"
-    );
     let text = stdout(&relay.run(&["why", "acct/orders"]).await);
     let first = text.lines().next().expect("a line");
     assert!(
