@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     exit::Exit,
     output::{self, Format, time},
-    target::{self, Target, TargetArgs, WaitingArgs, note_unanswered},
+    target::{Target, TargetArgs, WaitingArgs, note_unanswered},
     values,
 };
 
@@ -122,7 +122,7 @@ impl Args {
                 let client = target.client()?;
                 let watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
                 let link = watcher.link();
-                let watching = watch(&client, watcher, &target);
+                let watching = watch(watcher, &target);
                 match target.timeout {
                     None => watching.await,
                     Some(timeout) => match tokio::time::timeout(timeout, watching).await {
@@ -138,16 +138,17 @@ impl Args {
     }
 }
 
-async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
-    target::noting_causes(client, watcher.link(), async {
+async fn watch(mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
+    let link = watcher.link();
+    let events = async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
                 target.format.next(&row(&state), line(&state))?;
             }
         }
         Ok(Exit::FAILURE)
-    })
-    .await
+    };
+    target.noting_causes(link, events).await
 }
 
 impl FlagsArgs {

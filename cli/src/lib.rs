@@ -21,7 +21,6 @@
 //! Data goes to stdout, everything else to stderr.
 
 mod auth;
-mod causes;
 mod child;
 mod cluster;
 mod completions;
@@ -32,7 +31,6 @@ mod demo;
 mod drain;
 mod exit;
 mod flag;
-mod foreign_server;
 mod health;
 mod help;
 mod ids;

@@ -67,9 +67,7 @@ impl Args {
                 _ => Ok(results),
             }
         };
-        let results = target
-            .acknowledged(&client, notifying, || publisher.failure())
-            .await?;
+        let results = target.acknowledged(&publisher, notifying).await?;
         let results: Vec<_> = self.queues.iter().zip(results).collect();
         let accepted =
             |(queue, result): &(_, reveille::Result<_>)| Some((*queue, *result.as_ref().ok()?));

@@ -114,7 +114,7 @@ impl Args {
         let link = wake_loop.link.clone();
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let ended = tokio::select! {
-            outcome = target::noting_causes(&client, link, wake_loop.run()) => outcome,
+            outcome = target.noting_causes(link, wake_loop.run()) => outcome,
             () = timeout => {
                 output::note(target.timed_out_waiting(&wake_loop.link.borrow()));
                 Ok(Exit::TIMED_OUT)

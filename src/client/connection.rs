@@ -335,7 +335,11 @@ fn unreachable(url: &str, why: &str) -> Error {
 
 /// Says what to do about an error of TLS, of which the library names the event only.
 fn tls_hint(why: &str) -> &'static str {
-    const HINTS: [(&str, &str); 3] = [
+    const HINTS: [(&str, &str); 4] = [
+        (
+            "corrupt message",
+            "; the server there does not speak TLS: write http://",
+        ),
         (
             "peer certificate: UnknownIssuer",
             "; the authority of the relay's certificate is not known here: name it as the CA (--ca FILE)",

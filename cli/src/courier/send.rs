@@ -113,8 +113,6 @@ async fn notify(manager: QueueManager, client: &Client, target: &Target) -> reve
     let publisher = client.publisher_with(options);
     let manager = manager.with_notifier(Arc::new(publisher.clone()));
     let notifying = manager.notify_pending();
-    let notified = target
-        .acknowledged(client, notifying, || publisher.failure())
-        .await;
+    let notified = target.acknowledged(&publisher, notifying).await;
     notified.map(drop)
 }

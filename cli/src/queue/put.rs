@@ -75,7 +75,6 @@ struct Stored<'a> {
 }
 
 struct Notifier {
-    client: Client,
     publisher: Publisher,
     /// The notifications so far.
     notifying: JoinSet<reveille::Result<Accepted>>,
@@ -190,7 +189,6 @@ impl<'a> Stored<'a> {
                 ..PublisherOptions::default()
             });
             Notifier {
-                client,
                 publisher,
                 notifying: JoinSet::new(),
             }
@@ -229,7 +227,6 @@ impl<'a> Stored<'a> {
     /// relay was not notified. If it does not acknowledge, prints what to do.
     async fn acknowledged(&mut self) -> Option<Result<u32, ()>> {
         let Notifier {
-            client,
             publisher,
             notifying,
         } = self
@@ -247,10 +244,7 @@ impl<'a> Stored<'a> {
             }
             refused.map_or(Ok(newest), Err)
         };
-        let accepted = self
-            .target
-            .acknowledged(client, all, || publisher.failure())
-            .await;
+        let accepted = self.target.acknowledged(publisher, all).await;
         Some(accepted.map(|one| one.listeners).map_err(|error| {
             if self.messages == 0 {
                 return;
