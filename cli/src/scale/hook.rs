@@ -41,7 +41,7 @@ pub(super) struct HookArgs {
         requires = "policy",
         conflicts_with_all = [
             "max", "per", "serve", "idle", "depth", "visibility_timeout", "check", "poll",
-            "max_load", "min_free", "when_cmd", "group", "grace", "command",
+            "when_cmd", "group", "grace", "command",
         ]
     )]
     pub(super) hook: Option<String>,
