@@ -2,12 +2,15 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{
-    Accepted, Error, ErrorKind, Limits, Notification, PublisherOptions, QueueAddress, duration,
-};
+use reveille::{Accepted, Error, ErrorKind, Limits, Notification, QueueAddress, duration};
 use serde_json::{Value, json};
 
-use super::{exit::Exit, output, target::TargetArgs, values};
+use super::{
+    exit::Exit,
+    output,
+    target::{PUBLISHER, TargetArgs},
+    values,
+};
 
 /// Notify the listeners of a queue that there is work
 #[derive(Debug, clap::Args)]
@@ -32,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", value_parser = delay, default_value = "0s")]
     delay: Duration,
     /// The publisher's name, which wake-ups show
-    #[arg(long, value_name = "NAME", default_value = "reveille-cli")]
+    #[arg(long, value_name = "NAME", default_value = PUBLISHER)]
     publisher: String,
     #[command(flatten)]
     target: TargetArgs,
@@ -41,13 +44,7 @@ pub(super) struct Args {
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
-        let client = target.client()?;
-        let options = PublisherOptions {
-            name: self.publisher.clone(),
-            deadline: target.timeout.unwrap_or(Duration::MAX),
-            ..PublisherOptions::default()
-        };
-        let publisher = client.publisher_with(options);
+        let publisher = target.publisher(&self.publisher)?;
         let notification = |queue: &QueueAddress| Notification {
             payload_size: self.payload_size,
             messages: self.messages,
@@ -55,18 +52,7 @@ impl Args {
             ..Notification::new(queue.clone())
         };
         let notifications = self.queues.iter().map(notification).collect();
-        let notifying = async {
-            let results = publisher.notify_each(notifications).await?;
-            // The deadline of all is that of the command: the relay's absence is the cause.
-            let late = |result: &reveille::Result<_>| {
-                let error = result.as_ref().err();
-                error.is_some_and(|error| error.kind() == ErrorKind::Timeout)
-            };
-            match results.first() {
-                Some(Err(error)) if results.iter().all(late) => Err(error.clone()),
-                _ => Ok(results),
-            }
-        };
+        let notifying = publisher.notify_each(notifications);
         let results = target.acknowledged(&publisher, notifying).await?;
         let results: Vec<_> = self.queues.iter().zip(results).collect();
         let accepted =

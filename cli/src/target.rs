@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use reveille::{
     Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
-    ListenerId, Publisher, duration::Span,
+    ListenerId, Publisher, PublisherOptions, duration::Span,
 };
 use serde_json::Value;
 use tokio::sync::watch;
@@ -99,6 +99,8 @@ impl Causes {
 }
 
 const HEADING: &str = "Relay";
+/// The name of a verb's publisher.
+pub(super) const PUBLISHER: &str = "reveille-cli";
 const RELAY: &str = "http://127.0.0.1:7600";
 /// Long enough for a relay that restarts; short enough for a person who waits.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -174,6 +176,16 @@ impl Target {
         Client::with_config(&self.relay, config)
     }
 
+    /// Returns a publisher. The wait for its acknowledgements has the time-out.
+    pub(super) fn publisher(&self, name: &str) -> reveille::Result<Publisher> {
+        let options = PublisherOptions {
+            name: name.to_owned(),
+            deadline: Duration::MAX,
+            ..PublisherOptions::default()
+        };
+        Ok(self.client()?.publisher_with(options))
+    }
+
     /// Runs a call within the time-out.
     pub(super) async fn within<T>(
         &self,
@@ -223,7 +235,8 @@ impl Target {
         };
         match self.within(trying).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                Err(publisher.failure().unwrap_or(error))
+                let failure = publisher.failure().map(|failure| failure.to_string());
+                Err(failure.map_or(error, |text| Error::new(ErrorKind::Unavailable, text)))
             }
             outcome => outcome,
         }
