@@ -19,7 +19,6 @@ mod resolver;
 #[cfg(feature = "tls")]
 mod secure;
 pub(crate) mod session;
-mod stats;
 mod subscription;
 
 pub use admin::{

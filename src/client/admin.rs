@@ -3,7 +3,7 @@
 //! Their results are the messages of `proto/reveille/v1/admin.proto`. Reads all pages of a list. Does not
 //! format anything.
 
-use std::{collections::HashSet, net::SocketAddr, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use super::{
     Client,
@@ -14,23 +14,15 @@ pub use crate::wire::proto::{
     BusyQueue, Decision, DecisionKind, ExplainResponse as Explanation, Finding, FindingKind,
     FlagWatcher as FlagWatcherInfo, GetHistoryResponse as History, LatencyBuckets,
     Levels as RelayLevels, ListListenersRequest as ListenerQuery, ListQueuesRequest as QueueQuery,
-    Listener as ListenerInfo, Queue as QueueInfo, QueueOrder, RelayInfo, RelayState, RelayStats,
-    Sample as HistorySample, Savings, Totals as RelayTotals, WatchStatsResponse as Stats,
+    Listener as ListenerInfo, OpenConsoleResponse as ConsoleAddress, Queue as QueueInfo,
+    QueueOrder, RelayInfo, RelayState, RelayStats, Sample as HistorySample, Savings,
+    Totals as RelayTotals, WatchStatsResponse as Stats,
 };
 use crate::{
-    error::{Error, Result},
+    error::Result,
     types::QueueAddress,
     wire::{proto, span_to_wire},
 };
-
-/// Where a relay's console is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConsoleAddress {
-    /// The admin port.
-    pub address: SocketAddr,
-    /// A login with the caller's credential, once, within 60 s; `None` where no login is needed.
-    pub code: Option<String>,
-}
 
 impl Client {
     /// Lists the listeners with an open stream, of all relays of the cluster; reads all pages.
@@ -55,11 +47,7 @@ impl Client {
             let call =
                 async |channel, request| AdminClient::new(channel).list_listeners(request).await;
             let page = self.read(request, call).await?;
-            let listed = Listed {
-                entries: page.listeners,
-                unanswered: page.unanswered_relays,
-            };
-            Ok((listed, page.next_page_token))
+            Ok((page.listeners, page.unanswered_relays, page.next_page_token))
         };
         let mut listed = all_pages(fetch).await?;
         if query.lost {
@@ -95,11 +83,7 @@ impl Client {
             let call =
                 async |channel, request| AdminClient::new(channel).list_queues(request).await;
             let page = self.read(request, call).await?;
-            let listed = Listed {
-                entries: page.queues,
-                unanswered: page.unanswered_relays,
-            };
-            Ok((listed, page.next_page_token))
+            Ok((page.queues, page.unanswered_relays, page.next_page_token))
         };
         all_pages(fetch).await
     }
@@ -116,7 +100,7 @@ impl Client {
         Ok(self.read(request, call).await?.relays)
     }
 
-    /// Returns where the relay's console is.
+    /// Returns where the relay's console is, with a code for one login within 60 s, where one is needed.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) if the relay has none, or if the caller has no token
@@ -126,11 +110,7 @@ impl Client {
     pub async fn console(&self) -> Result<ConsoleAddress> {
         let request = proto::OpenConsoleRequest {};
         let call = async |channel, request| AdminClient::new(channel).open_console(request).await;
-        let opened = self.call(request, call).await?;
-        let address = opened.address.parse();
-        let address = address.map_err(|_| Error::invalid("address", "must be IP:PORT"))?;
-        let code = Some(opened.code).filter(|code| !code.is_empty());
-        Ok(ConsoleAddress { address, code })
+        self.call(request, call).await
     }
 
     /// Asks why a queue is, or is not, served. The first question makes the relays note their decisions
@@ -146,6 +126,34 @@ impl Client {
             queue_name: queue.queue_name().to_owned(),
         };
         let call = async |channel, request| AdminClient::new(channel).explain(request).await;
+        self.read(request, call).await
+    }
+
+    /// Returns the figures of the relay and of the others of its cluster.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached; [`ErrorKind::Denied`](crate::ErrorKind::Denied) if the caller may
+    /// not administer it; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
+    pub async fn stats(&self) -> Result<Stats> {
+        let request = proto::WatchStatsRequest::default();
+        // The response is the first message of a stream, which ends with this call.
+        let call = async |channel, request| {
+            let response = AdminClient::new(channel).watch_stats(request).await?;
+            let first = response.into_inner().message().await?;
+            let ended = || tonic::Status::unavailable("the relay has ended the stream");
+            first.map(tonic::Response::new).ok_or_else(ended)
+        };
+        self.read(request, call).await
+    }
+
+    /// Returns the figures of the relay over the last day by minutes, or over the last ten minutes by
+    /// seconds.
+    ///
+    /// # Errors
+    /// As [`Client::stats`].
+    pub async fn history(&self, day: bool) -> Result<History> {
+        let request = proto::GetHistoryRequest { day };
+        let call = async |channel, request| AdminClient::new(channel).get_history(request).await;
         self.read(request, call).await
     }
 
@@ -165,20 +173,11 @@ impl Client {
         Ok(())
     }
 
-    /// Returns whether the relay serves, by the standard gRPC health check: as `/readyz` of its admin
-    /// port. Needs no credential.
+    /// Returns why the relay does not serve, by the standard gRPC health check: as `/readyz` of its admin
+    /// port. `None` if it does. Needs no credential.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
-    #[cfg(feature = "relay")]
-    pub async fn health(&self) -> Result<bool> {
-        Ok(self.not_ready().await?.is_none())
-    }
-
-    /// Returns why the relay does not serve; `None` if it does. The same check as [`Client::health`].
-    ///
-    /// # Errors
-    /// As [`Client::health`].
     #[cfg(feature = "relay")]
     pub async fn not_ready(&self) -> Result<Option<String>> {
         use crate::wire::NOT_READY;
@@ -195,5 +194,77 @@ impl Client {
         };
         let (status, reason) = self.read(request, call).await?;
         Ok((status != ServingStatus::Serving).then_some(reason))
+    }
+}
+
+impl LatencyBuckets {
+    /// Returns the latencies since an earlier state of the same histogram.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
+        let counts = self.counts.iter().zip(before);
+        Self {
+            bounds_us: self.bounds_us.clone(),
+            counts: counts
+                .map(|(now, before)| now.saturating_sub(before))
+                .collect(),
+        }
+    }
+
+    /// Returns the number of latencies.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Returns the bound of the bucket that has this percentile; `None` without latencies. One above the
+    /// last bound has that bound.
+    pub fn percentile(&self, percent: u8) -> Option<Duration> {
+        let rank = (self.count() * u64::from(percent)).div_ceil(100).max(1);
+        let mut below = 0;
+        let at = self.counts.iter().position(|count| {
+            below += count;
+            below >= rank
+        })?;
+        let bound = self.bounds_us.get(at).or_else(|| self.bounds_us.last());
+        bound.copied().map(Duration::from_micros)
+    }
+}
+
+impl Savings {
+    /// Returns the price of the reads that were not made.
+    pub fn price(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "a price for people")]
+        let millions = self.polls_avoided as f64 / 1e6;
+        millions * self.price_per_million
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_bound_of_its_bucket() {
+        let millis = Duration::from_millis;
+        let of = |counts: [u64; 3]| LatencyBuckets {
+            bounds_us: vec![1_000, 5_000],
+            counts: counts.to_vec(),
+        };
+        assert_eq!(of([0, 0, 0]).percentile(99), None);
+        assert_eq!(of([98, 2, 0]).percentile(50), Some(millis(1)));
+        assert_eq!(of([98, 2, 0]).percentile(99), Some(millis(5)));
+        assert_eq!(of([0, 0, 1]).percentile(50), Some(millis(5)), "above all");
+        let since = of([98, 4, 0]).since(&of([98, 2, 0]));
+        assert_eq!((since.count(), since.percentile(1)), (2, Some(millis(5))));
+    }
+
+    #[test]
+    fn savings_have_a_price() {
+        let savings = Savings {
+            polls_avoided: 2_500_000,
+            price_per_million: 0.04,
+            ..Savings::default()
+        };
+        assert!((savings.price() - 0.1).abs() < 1e-9);
     }
 }

@@ -22,8 +22,8 @@ use crate::{
     client::session::{Reconnect, WatchSession},
     error::Result,
     types::{
-        ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, GlobalFlag, LeashOptions,
-        Limits, LinkState, ListenerId, UnleashOptions,
+        FlagEvent, FlagName, FlagState, FlagWatch, GlobalFlag, LeashOptions, Limits, LinkState,
+        ListenerId, UnleashOptions,
     },
     wire::{flag_event, flag_from_wire, proto, span_to_wire},
 };
@@ -130,11 +130,7 @@ impl Flags {
             };
             let call = async |channel, request| FlagsClient::new(channel).list_flags(request).await;
             let page = self.client.read(request, call).await?;
-            let listed = Listed {
-                entries: page.flags,
-                unanswered: Vec::new(),
-            };
-            Ok((listed, page.next_page_token))
+            Ok((page.flags, Vec::new(), page.next_page_token))
         };
         let listed = all_pages(fetch).await?.entries.into_iter();
         listed.map(|flag| flag_from_wire(Some(flag))).collect()
@@ -156,11 +152,7 @@ impl Flags {
                 FlagsClient::new(channel).list_flag_watchers(request).await
             };
             let page = self.client.read(request, call).await?;
-            let listed = Listed {
-                entries: page.watchers,
-                unanswered: page.unanswered_relays,
-            };
-            Ok((listed, page.next_page_token))
+            Ok((page.watchers, page.unanswered_relays, page.next_page_token))
         };
         all_pages(fetch).await
     }
@@ -231,11 +223,6 @@ impl FlagWatcher {
     pub fn with_acks(mut self) -> Self {
         self.0.protocol.request.acks = true;
         self
-    }
-
-    /// Returns whether states can arrive now. Updated only while the watch is polled.
-    pub fn state(&self) -> ConnectionState {
-        self.0.protocol.session.reconnect.state()
     }
 
     /// Returns a receiver of the connection's state. Updated only while the watch is polled.

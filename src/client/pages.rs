@@ -21,18 +21,21 @@ impl<T> Deref for Listed<T> {
     }
 }
 
+/// The entries of a page, the relays that did not answer, and the token of the next page.
+type Page<T> = (Vec<T>, Vec<String>, String);
+
 /// Fetches all pages, each with the token of the next one, until a page has no token.
-pub(super) async fn all_pages<T, Page>(fetch: impl Fn(String) -> Page) -> Result<Listed<T>>
+pub(super) async fn all_pages<T, F>(fetch: impl Fn(String) -> F) -> Result<Listed<T>>
 where
-    Page: Future<Output = Result<(Listed<T>, String)>>,
+    F: Future<Output = Result<Page<T>>>,
 {
     let mut all = Vec::new();
     let mut unanswered = BTreeSet::new();
     let mut token = String::new();
     loop {
-        let (page, next) = fetch(token).await?;
-        all.extend(page.entries);
-        unanswered.extend(page.unanswered);
+        let (entries, of_page, next) = fetch(token).await?;
+        all.extend(entries);
+        unanswered.extend(of_page);
         token = next;
         if token.is_empty() {
             return Ok(Listed {
@@ -48,13 +51,9 @@ mod tests {
     use super::*;
     use crate::error::{Error, ErrorKind};
 
-    fn page<T>(entries: Vec<T>, next: &str, unanswered: &[&str]) -> Result<(Listed<T>, String)> {
+    fn page<T>(entries: Vec<T>, next: &str, unanswered: &[&str]) -> Result<Page<T>> {
         let unanswered = unanswered.iter().map(ToString::to_string).collect();
-        let listed = Listed {
-            entries,
-            unanswered,
-        };
-        Ok((listed, next.to_owned()))
+        Ok((entries, unanswered, next.to_owned()))
     }
 
     #[tokio::test]
