@@ -131,7 +131,7 @@ impl Run {
         };
         let holder = config.holder.clone();
         let acquiring = async {
-            let store = store::open(&self.store.resolve()?).await?;
+            let store = store::open(self.store.resolve()?).await?;
             let lease = Lease::new(store, &self.name, config)?;
             let held = acquire(&lease).await?;
             anyhow::Ok((lease, held))
@@ -231,7 +231,7 @@ impl Run {
 
 impl Show {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = store::open_existing(&self.store.resolve()?).await?;
+        let store = store::open_existing(self.store.resolve()?).await?;
         let lease = Lease::new(store, &self.name, LeaseConfig::default())?;
         let Some(state) = lease.state().await? else {
             let message = format!("{lease} was never held");
