@@ -9,9 +9,7 @@ mod config;
 mod connection;
 mod connector;
 mod credential;
-mod explain;
 mod flags;
-mod mirror;
 mod pages;
 mod pool;
 mod publisher;
@@ -21,12 +19,13 @@ mod resolver;
 #[cfg(feature = "tls")]
 mod secure;
 pub(crate) mod session;
-mod stats;
 mod subscription;
 
 pub use admin::{
-    ConsoleAddress, ListenerInfo, ListenerQuery, QueueInfo, QueueOrder, QueueQuery, RelayInfo,
-    RelayState,
+    BusyQueue, ConsoleAddress, Decision, DecisionKind, Explanation, Finding, FindingKind,
+    FlagWatcherInfo, History, HistorySample, LatencyBuckets, ListenerInfo, ListenerQuery,
+    QueueInfo, QueueOrder, QueueQuery, RelayInfo, RelayLevels, RelayState, RelayStats, RelayTotals,
+    Savings, Stats,
 };
 pub use config::{ClientConfig, ClientIdentity, ClientTls, PublisherOptions};
 pub use connection::Client;
@@ -35,12 +34,7 @@ pub(crate) use connector::Connector;
 pub use credential::Credential;
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use credential::RelayChannel;
-pub use explain::{Decision, DecisionKind, Explanation, Finding, FindingKind};
-pub use flags::{FlagWatcher, FlagWatcherInfo, Flags, Unleashed};
+pub use flags::{FlagWatcher, Flags, Unleashed};
 pub use pages::Listed;
 pub use publisher::Publisher;
-pub use stats::{
-    BusyQueue, History, HistorySample, LatencyBuckets, RelayLevels, RelayStats, RelayTotals,
-    Savings, Stats, StatsWatch,
-};
 pub use subscription::Subscription;

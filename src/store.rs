@@ -195,18 +195,6 @@ pub async fn open_existing(url: &str) -> Result<Arc<dyn BlobStore>> {
     open_or(url, &environment(), false).await
 }
 
-/// Copies the SQLite file of a store or of queues, while programs use it: the copy is complete by
-/// itself, with all that was committed when the call began. A program that is to use the copy in the
-/// place of the file must start after all others have ended.
-///
-/// # Errors
-/// [`ErrorKind::Conflict`] if `to` exists; [`ErrorKind::Invalid`] if `from` is no file of this crate;
-/// else the file, and why it cannot be read or written.
-#[cfg(feature = "sqlite")]
-pub async fn backup(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
-    crate::backend::sqlite::backup(from, to).await
-}
-
 /// Refuses a URL of a back-end that is not compiled in. Opens nothing.
 ///
 /// # Errors

@@ -2,10 +2,7 @@
 //!
 //! A [`Process`] is in a process group of its own: signalled and killed with its children, and never left
 //! behind, except after a SIGKILL of this process. A Ctrl-C at the terminal reaches only this process, so
-//! each verb decides how its command ends. `init` waits for orphans where this program is the first process
-//! of a container.
-
-pub(super) mod init;
+//! each verb decides how its command ends.
 
 use std::{
     ffi::{OsStr, OsString},

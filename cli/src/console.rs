@@ -38,11 +38,11 @@ impl Args {
         let place = target.within(client.console()).await?;
         let base = match &self.url {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("http://{}", reachable(place.address)),
+            None => format!("http://{}", reachable(place.address.parse()?)),
         };
-        let url = match place.code {
-            Some(code) => format!("{base}/#code={code}"),
-            None => format!("{base}/"),
+        let url = match &*place.code {
+            "" => format!("{base}/"),
+            code => format!("{base}/#code={code}"),
         };
         let row = json!({ "url": url });
         target.format.object(&row, || url.clone())?;

@@ -23,7 +23,8 @@ pub(super) struct CredentialArgs {
         long,
         env = "REVEILLE_TOKEN_FILE",
         value_name = "FILE",
-        help_heading = "Relay"
+        help_heading = "Relay",
+        hide_short_help = true
     )]
     token_file: Option<PathBuf>,
 }

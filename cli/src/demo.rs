@@ -1,12 +1,10 @@
-//! `reveille demo`: the billing case on one machine, over a relay on a free loopback port.
+//! `reveille demo`: a fleet that is woken and one that polls, on one machine, over a relay on a free
+//! loopback port.
 //!
-//! Two fleets are parked on a flag, and released. One is woken, the other polls. The woken fleet has no
-//! dequeue task while it is idle. A batch of transactions is split, put, rated and added up to the cent,
-//! first by one fleet and then by the other, and a table compares the costs. With the console, the woken
-//! fleet then works on until Ctrl-C. Relay, fleets and queues are in this process and in a temporary
-//! directory.
+//! Both are measured while they are idle. Then each handles the same batch of transactions, and a table
+//! compares the costs. With the console, the woken fleet works on until Ctrl-C. Relay, fleets and queues
+//! are in this process and in a temporary directory.
 
-mod billing;
 mod figures;
 mod fleet;
 
@@ -16,21 +14,19 @@ use std::{
 };
 
 use clap::Args;
-use reveille::{Client, FlagName, ListenerId, Node, NodeConfig, UnleashOptions, duration::Span};
+use reveille::{Node, NodeConfig, duration::Span};
 use serde::Serialize;
-use tokio::sync::Barrier;
 
 use self::{
-    billing::{ITEMS, TRANSACTIONS, batch, sum},
-    figures::{Figures, FleetFigures, money},
-    fleet::{Fleet, released},
+    figures::{Figures, FleetFigures},
+    fleet::{Fleet, ITEMS, TRANSACTIONS},
 };
 use super::{
     exit::Exit,
     output::{self, OutputArgs},
 };
 
-/// Run a billing example on one machine, with a fleet that is woken and one that polls
+/// Compare a fleet that is woken with one that polls, on one machine
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille demo\n  reveille demo --console")]
 pub(crate) struct DemoArgs {
@@ -54,8 +50,6 @@ enum Way {
     Polling,
 }
 
-/// The flag that all listeners are parked on.
-const FLAG: &str = "demo-start";
 /// How long fleets are measured while idle.
 const IDLE: Duration = Duration::from_secs(5);
 /// The pause between two batches of a demo that goes on.
@@ -77,27 +71,26 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     if let Some(console) = node.console_url() {
         steps.done(format_args!("its console is at {console}"));
     }
-    let (woken, polling) = start_fleets(args.listeners.into(), &relay, home.path(), &steps).await?;
+    let size = args.listeners.into();
+    let (woken, polling) = tokio::try_join!(
+        Fleet::start(Way::Woken, size, &relay, home.path()),
+        Fleet::start(Way::Polling, size, &relay, home.path()),
+    )?;
+    tokio::try_join!(woken.wait_idle(), polling.wait_idle())?;
+    steps.done(format_args!("two fleets of {size} each are idle"));
     let (idle_woken, idle_polling) = tokio::join!(woken.idle(IDLE), polling.idle(IDLE));
     steps.done(format_args!(
-        "idle for {}: the woken fleet has {} dequeue tasks and made {} storage transactions, the \
-         polling fleet made {}",
-        Span(IDLE),
-        idle_woken.tasks,
-        idle_woken.transactions,
-        idle_polling.transactions
-    ));
-
-    let batch = batch();
-    let cents = sum(&batch);
-    steps.done(format_args!(
-        "{TRANSACTIONS} transactions are split into {ITEMS} work items"
+        "idle for {}: the woken fleet made {idle_woken} storage transactions, the polling fleet \
+         made {idle_polling}",
+        Span(IDLE)
     ));
     let mut fleets = Vec::new();
     for (fleet, idle) in [(&woken, idle_woken), (&polling, idle_polling)] {
-        let outcome = fleet.work(&batch).await?;
-        let way = fleet.way.name();
-        steps.done(format_args!("{way}: {}, as computed", money(cents)));
+        let outcome = fleet.work().await?;
+        steps.done(format_args!(
+            "the {} fleet has handled {TRANSACTIONS} transactions in {ITEMS} messages",
+            fleet.way.name()
+        ));
         if let Some(after) = outcome.at_zero {
             let after = Span(after);
             steps.done(format_args!(
@@ -109,7 +102,6 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     let figures = Figures {
         transactions: TRANSACTIONS,
         work_items: ITEMS,
-        cents,
         fleets,
     };
     let format = args.output.format;
@@ -117,8 +109,8 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     if args.console {
         loop {
             tokio::time::sleep(PAUSE).await;
-            woken.work(&batch).await?;
-            steps.done(format_args!("a further batch: {}", money(cents)));
+            woken.work().await?;
+            steps.done(format_args!("a further batch was handled"));
         }
     }
     tokio::join!(woken.stop(), polling.stop());
@@ -135,46 +127,6 @@ async fn start_relay(home: &Path, console: bool) -> anyhow::Result<Node> {
         ..NodeConfig::default()
     };
     Ok(Node::start(config).await?)
-}
-
-/// Parks both fleets on the flag, releases them, and waits until they are idle.
-async fn start_fleets(
-    size: usize,
-    relay: &str,
-    home: &Path,
-    steps: &Steps,
-) -> anyhow::Result<(Fleet, Fleet)> {
-    let (client, flag) = (Client::new(relay)?, FlagName::new(FLAG)?);
-    let parked = Barrier::new(2 * size + 1);
-    let unleash = async {
-        parked.wait().await;
-        steps.done(format_args!(
-            "two fleets of {size} each are parked on a flag"
-        ));
-        let options = UnleashOptions {
-            set_by: "demo".to_owned(),
-            reason: "the start of the demo".to_owned(),
-            ..UnleashOptions::default()
-        };
-        anyhow::Ok(client.flags().unleash(&flag, &options).await?)
-    };
-    let ((woken, after_woken), (polling, after_polling), _) = tokio::try_join!(
-        Fleet::start(Way::Woken, size, relay, home, &parked),
-        Fleet::start(Way::Polling, size, relay, home, &parked),
-        unleash,
-    )?;
-    steps.done(format_args!(
-        "unleash released all within {}",
-        Span(after_woken.max(after_polling))
-    ));
-    let began = Instant::now();
-    released(&mut client.watch_flag(flag, ListenerId::new("late")?)).await?;
-    steps.done(format_args!(
-        "a node that starts now is released as well, {} after its start",
-        Span(began.elapsed())
-    ));
-    tokio::try_join!(woken.wait_idle(), polling.wait_idle())?;
-    Ok((woken, polling))
 }
 
 impl Steps {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     exit::Exit,
     output::{self, Format, time},
-    target::{self, Target, TargetArgs, WaitingArgs, note_unanswered},
+    target::{Target, TargetArgs, WaitingArgs, note_unanswered},
     values,
 };
 
@@ -83,10 +83,10 @@ pub(super) struct FlagsArgs {
 }
 
 pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
-/// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
-pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
+/// Prefix of the listener ids of `flag watch`.
+const FLAG_WATCH_ID: &str = "flag-watch";
 /// Maximum number of names in a text; JSON has all.
-pub(super) const SHOWN: usize = 20;
+const SHOWN: usize = 20;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -94,7 +94,7 @@ impl Args {
             Verb::Get { flag, check, flags } => {
                 let of_relay = async |client: &Client| {
                     let state = client.flags().get(&flag).await?;
-                    let watchers = client.flags().watchers(Some(&flag)).await?;
+                    let watchers = client.flags().watchers(&flag).await?;
                     note_unanswered(&watchers.unanswered);
                     Ok((state, Some(watchers.entries)))
                 };
@@ -122,7 +122,7 @@ impl Args {
                 let client = target.client()?;
                 let watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
                 let link = watcher.link();
-                let watching = watch(&client, watcher, &target);
+                let watching = watch(watcher, &target);
                 match target.timeout {
                     None => watching.await,
                     Some(timeout) => match tokio::time::timeout(timeout, watching).await {
@@ -138,16 +138,17 @@ impl Args {
     }
 }
 
-async fn watch(client: &Client, mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
-    target::noting_causes(client, watcher.link(), async {
+async fn watch(mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
+    let link = watcher.link();
+    let events = async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
                 target.format.next(&row(&state), line(&state))?;
             }
         }
         Ok(Exit::FAILURE)
-    })
-    .await
+    };
+    target.noting_causes(link, events).await
 }
 
 impl FlagsArgs {
@@ -220,7 +221,7 @@ fn waiting(watchers: &[FlagWatcherInfo]) -> String {
         format!(
             "{} for {}{acknowledged}",
             watcher.listener_id,
-            Span(watcher.since)
+            Span(output::span(watcher.since).unwrap_or_default())
         )
     };
     let mut lines: Vec<_> = watchers.iter().take(SHOWN).map(line).collect();
@@ -235,7 +236,7 @@ fn waiting_json(watchers: &[FlagWatcherInfo]) -> Vec<Value> {
         json!({
             "listener_id": watcher.listener_id,
             "streams": watcher.streams,
-            "connected_for_ms": output::millis(watcher.since),
+            "connected_for_ms": output::wire_millis(watcher.since),
             "acknowledged": watcher.acknowledged,
         })
     };

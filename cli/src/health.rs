@@ -7,10 +7,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    causes::Causes,
     exit::{Exit, Failed},
     output,
-    target::{self, Target, TargetArgs},
+    target::{self, Causes, Target, TargetArgs},
 };
 
 /// Check whether the relay serves, or wait until it does

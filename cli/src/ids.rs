@@ -82,8 +82,8 @@ impl Args {
 impl Next {
     async fn run(self) -> anyhow::Result<Exit> {
         let late = || format!("`{}`: got no id", self.name);
-        let url = self.store.resolve()?;
-        let opened = program::within(self.timeout, late(), store::open(&url)).await?;
+        let opened =
+            program::within(self.timeout, late(), store::open(self.store.resolve()?)).await?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, self.config())?;
         let taken = ids.next_ids(self.count as usize);

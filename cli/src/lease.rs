@@ -26,7 +26,6 @@ use super::{
     program,
     signals::Interrupts,
     store::StoreArgs,
-    target::WARN_AFTER,
     values,
 };
 
@@ -132,7 +131,7 @@ impl Run {
         };
         let holder = config.holder.clone();
         let acquiring = async {
-            let store = store::open(&self.store.resolve()?).await?;
+            let store = store::open(self.store.resolve()?).await?;
             let lease = Lease::new(store, &self.name, config)?;
             let held = acquire(&lease).await?;
             anyhow::Ok((lease, held))
@@ -232,7 +231,7 @@ impl Run {
 
 impl Show {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = store::open_existing(&self.store.resolve()?).await?;
+        let store = store::open_existing(self.store.resolve()?).await?;
         let lease = Lease::new(store, &self.name, LeaseConfig::default())?;
         let Some(state) = lease.state().await? else {
             let message = format!("{lease} was never held");
@@ -265,26 +264,17 @@ fn row(name: &str, state: &LeaseState, now: SystemTime) -> Value {
     })
 }
 
-/// Waits for the lease. After [`WARN_AFTER`], prints its holder.
+/// Waits for the lease, and prints its holder before.
 async fn acquire(lease: &Lease) -> reveille::Result<LeaseGuard> {
-    let acquiring = lease.acquire();
-    tokio::pin!(acquiring);
-    let note_holder = async {
-        tokio::time::sleep(WARN_AFTER).await;
-        if let Ok(Some(state)) = lease.state().await
-            && state.held
-        {
-            let (name, holder) = (lease.name(), state.holder);
-            output::note(format_args!(
-                "lease `{name}` is held by `{holder}`; waiting"
-            ));
-        }
-    };
-    tokio::select! {
-        held = &mut acquiring => return held,
-        () = note_holder => {}
+    if let Ok(Some(state)) = lease.state().await
+        && state.held
+    {
+        let (name, holder) = (lease.name(), state.holder);
+        output::note(format_args!(
+            "lease `{name}` is held by `{holder}`; waiting"
+        ));
     }
-    acquiring.await
+    lease.acquire().await
 }
 
 /// Releases the lease. If that fails, the lease expires by itself.

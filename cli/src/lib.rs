@@ -21,8 +21,6 @@
 //! Data goes to stdout, everything else to stderr.
 
 mod auth;
-mod backup;
-mod causes;
 mod child;
 mod cluster;
 mod completions;
@@ -33,9 +31,7 @@ mod demo;
 mod drain;
 mod exit;
 mod flag;
-mod foreign_server;
 mod health;
-mod help;
 mod ids;
 mod lease;
 mod listen;
@@ -67,18 +63,25 @@ mod values;
 mod wait;
 mod why;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+pub use self::program::main;
 use self::{exit::Exit, program::until_interrupted, settings::Settings};
 
 /// Wakes queue workers the instant there is work, so that no worker polls.
 #[derive(Debug, Parser)]
-#[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "reveille", version, after_help = EXAMPLE, after_long_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
     /// A TOML file of settings; flags and REVEILLE_* variables override it
-    #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "REVEILLE_CONFIG",
+        value_name = "FILE",
+        hide_short_help = true
+    )]
     config: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -112,11 +115,20 @@ enum Verb {
     Ids(ids::Args),
     Lease(lease::Args),
     Sweep(sweep::Args),
-    Store(backup::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),
     Proto(proto::Args),
 }
+
+const EXAMPLE: &str = "\
+Example:
+  reveille demo
+  reveille serve
+  reveille subscribe acct/orders
+  reveille notify acct/orders
+
+`reveille VERB -h` has the options that are needed mostly, `reveille VERB --help` all of them; `reveille --help` \
+has the settings and the exit codes.";
 
 const AFTER_HELP: &str = "\
 Example:
@@ -145,11 +157,6 @@ Exit codes:
        it finished its messages)
   `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
-/// Runs the program, and returns its exit code.
-pub fn main() -> ExitCode {
-    child::init::run().unwrap_or_else(program::main)
-}
-
 impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
@@ -168,7 +175,6 @@ impl Verb {
             Self::Flag(args) => until_interrupted(args.run()).await,
             Self::Queue(args) => until_interrupted(args.run()).await,
             Self::Ids(args) => until_interrupted(args.run()).await,
-            Self::Store(args) => until_interrupted(args.run()).await,
             Self::Auth(args) => until_interrupted(args.run()).await,
             Self::Listeners(args) => until_interrupted(args.run()).await,
             Self::Queues(args) => until_interrupted(args.run()).await,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
-    output::{Format, millis},
+    output::{Format, span, stated, wire_millis},
     target::TargetArgs,
 };
 
@@ -54,25 +54,26 @@ impl Args {
 }
 
 fn row(of: &ListenerInfo) -> Value {
+    let selectors = selectors(of);
     json!({
         "listener_id": of.listener_id,
-        "listens_to": listens_to(&of.selectors),
-        "connected_for_ms": millis(of.connected_for),
+        "listens_to": listens_to(&selectors),
+        "connected_for_ms": wire_millis(of.connected_for),
         "subscription_id": of.subscription_id,
-        "selectors": of.selectors,
+        "selectors": selectors,
         "capacity": of.capacity,
-        "visibility_timeout_ms": millis(of.visibility_timeout),
+        "visibility_timeout_ms": wire_millis(of.visibility_timeout),
         "queues": of.queues,
         "busy": of.busy,
         "owed": of.owed,
         "active_dequeue_tasks": of.active_dequeue_tasks,
         "total_dequeue_tasks": of.total_dequeue_tasks,
-        "group": of.group,
+        "group": stated(&of.group),
         "polling": of.polling,
         "state": state(of).0,
-        "silent_for_ms": of.silent_for.map(millis),
-        "busy_for_ms": of.busy_for.map(millis),
-        "gone_for_ms": of.lost_for.map(millis),
+        "silent_for_ms": wire_millis(of.silent_for),
+        "busy_for_ms": wire_millis(of.busy_for),
+        "gone_for_ms": wire_millis(of.lost_for),
         "agent": of.agent,
     })
 }
@@ -80,17 +81,17 @@ fn row(of: &ListenerInfo) -> Value {
 /// Returns the state of a listener, and for how long it has been in it where that is known.
 fn state(of: &ListenerInfo) -> (&'static str, Option<Duration>) {
     match of {
-        _ if of.lost_for.is_some() => ("gone", of.lost_for),
-        _ if of.silent_for.is_some() => ("silent", of.silent_for),
+        _ if of.lost_for.is_some() => ("gone", span(of.lost_for)),
+        _ if of.silent_for.is_some() => ("silent", span(of.silent_for)),
         _ if of.polling => ("polling", None),
-        _ if of.busy_for.is_some() => ("busy", of.busy_for),
+        _ if of.busy_for.is_some() => ("busy", span(of.busy_for)),
         _ if of.agent => ("agent", None),
         _ => ("pushed", None),
     }
 }
 
 /// Returns the state of a listener with its duration, for people.
-pub(super) fn state_for(of: &ListenerInfo) -> String {
+fn state_for(of: &ListenerInfo) -> String {
     let (state, span) = state(of);
     // Whole seconds: the relay's own delay is some milliseconds.
     let span = span.map(|span| format!(" {}", Span(Duration::from_secs(span.as_secs()))));
@@ -107,7 +108,14 @@ pub(super) fn state_for(of: &ListenerInfo) -> String {
     format!("{role}{state}{}{why}", span.unwrap_or_default())
 }
 
-pub(super) fn listens_to(selectors: &[String]) -> String {
+/// Returns the queues and patterns of a listener.
+pub(super) fn selectors(of: &ListenerInfo) -> Vec<String> {
+    let selectors = of.selectors.iter();
+    let written = selectors.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
+    written.collect()
+}
+
+fn listens_to(selectors: &[String]) -> String {
     let more = selectors.len().saturating_sub(3);
     let mut text = selectors[..selectors.len() - more].join(" ");
     if more > 0 {

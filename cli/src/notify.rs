@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{
-    Accepted, Client, Error, ErrorKind, Limits, Notification, PublisherOptions, QueueAddress,
-    duration,
-};
+use reveille::{Accepted, Error, ErrorKind, Limits, Notification, QueueAddress, duration};
 use serde_json::{Value, json};
-use strsim::osa_distance;
-use tokio::time::timeout;
 
-use super::{exit::Exit, output, target::TargetArgs, values};
+use super::{
+    exit::Exit,
+    output,
+    target::{PUBLISHER, TargetArgs},
+    values,
+};
 
 /// Notify the listeners of a queue that there is work
 #[derive(Debug, clap::Args)]
@@ -35,27 +35,16 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", value_parser = delay, default_value = "0s")]
     delay: Duration,
     /// The publisher's name, which wake-ups show
-    #[arg(long, value_name = "NAME", default_value = "reveille-cli")]
+    #[arg(long, value_name = "NAME", default_value = PUBLISHER)]
     publisher: String,
     #[command(flatten)]
     target: TargetArgs,
 }
 
-/// Time for the search for a similar name.
-const SEARCH: Duration = Duration::from_secs(1);
-/// More letters that are changed, added, left out or exchanged are no misspelling.
-const NEAR: usize = 3;
-
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
-        let client = target.client()?;
-        let options = PublisherOptions {
-            name: self.publisher.clone(),
-            deadline: target.timeout.unwrap_or(Duration::MAX),
-            ..PublisherOptions::default()
-        };
-        let publisher = client.publisher_with(options);
+        let publisher = target.publisher(&self.publisher)?;
         let notification = |queue: &QueueAddress| Notification {
             payload_size: self.payload_size,
             messages: self.messages,
@@ -63,21 +52,8 @@ impl Args {
             ..Notification::new(queue.clone())
         };
         let notifications = self.queues.iter().map(notification).collect();
-        let notifying = async {
-            let results = publisher.notify_each(notifications).await?;
-            // The deadline of all is that of the command: the relay's absence is the cause.
-            let late = |result: &reveille::Result<_>| {
-                let error = result.as_ref().err();
-                error.is_some_and(|error| error.kind() == ErrorKind::Timeout)
-            };
-            match results.first() {
-                Some(Err(error)) if results.iter().all(late) => Err(error.clone()),
-                _ => Ok(results),
-            }
-        };
-        let results = target
-            .acknowledged(&client, notifying, || publisher.failure())
-            .await?;
+        let notifying = publisher.notify_each(notifications);
+        let results = target.acknowledged(&publisher, notifying).await?;
         let results: Vec<_> = self.queues.iter().zip(results).collect();
         let accepted =
             |(queue, result): &(_, reveille::Result<_>)| Some((*queue, *result.as_ref().ok()?));
@@ -98,7 +74,7 @@ impl Args {
         if first.is_none() || !rows.is_empty() {
             target.format.rows("queue sequence listeners", &rows)?;
         }
-        self.hint(&accepted, &client).await;
+        hint(&accepted);
         for (queue, error) in errors {
             let error = refusal(error);
             output::note(format_args!("error: {queue}: {error}"));
@@ -108,23 +84,22 @@ impl Args {
             None => Ok(Exit::OK),
         }
     }
+}
 
-    /// Prints one hint about all queues without a listener.
-    async fn hint(&self, accepted: &[(&QueueAddress, Accepted)], client: &Client) {
-        let without = accepted
-            .iter()
-            .filter(|(_, accepted)| accepted.listeners == 0);
-        let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
-        let Some(queue) = without.first() else { return };
-        let others = match without.len() as u64 - 1 {
-            0 => String::new(),
-            others => format!(" and {}", output::count(others, "other queue")),
-        };
-        let near = near_hint(client, queue).await;
-        output::note(format_args!(
-            "hint: no listener is connected yet for {queue}{others}{near}"
-        ));
-    }
+/// Prints one hint about all queues without a listener.
+fn hint(accepted: &[(&QueueAddress, Accepted)]) {
+    let without = accepted
+        .iter()
+        .filter(|(_, accepted)| accepted.listeners == 0);
+    let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
+    let Some(queue) = without.first() else { return };
+    let others = match without.len() as u64 - 1 {
+        0 => String::new(),
+        others => format!(" and {}", output::count(others, "other queue")),
+    };
+    output::note(format_args!(
+        "hint: no listener is connected yet for {queue}{others}"
+    ));
 }
 
 /// Says what to do for want of room: the process ends, so its publisher does not notify again.
@@ -136,25 +111,6 @@ fn refusal(error: Error) -> Error {
         }
         _ => error,
     }
-}
-
-/// Returns the end of a sentence about a queue without listeners: the listened queue with a similar
-/// name. Empty without one, or if the caller may list none.
-pub(super) async fn near_hint(client: &Client, queue: &str) -> String {
-    let near = timeout(SEARCH, nearest_listened(client, queue)).await;
-    let near = near.ok().flatten();
-    near.map_or_else(String::new, |near| {
-        format!("; there are listeners for {near}")
-    })
-}
-
-/// Returns the listened queue whose name is nearest, if the caller may list any.
-async fn nearest_listened(client: &Client, queue: &str) -> Option<String> {
-    let listed = client.queues().await.ok()?.into_iter();
-    let listened = listed.filter(|one| one.listeners > 0);
-    let names = listened.map(|one| format!("{}/{}", one.storage_account, one.queue_name));
-    let (distance, name) = names.map(|name| (osa_distance(queue, &name), name)).min()?;
-    (distance <= NEAR).then_some(name)
 }
 
 fn delay(text: &str) -> Result<Duration, String> {

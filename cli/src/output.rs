@@ -138,6 +138,26 @@ pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns a span of a relay's message.
+pub(crate) fn span(of: Option<prost_types::Duration>) -> Option<Duration> {
+    of.and_then(|span| span.try_into().ok())
+}
+
+/// Returns a span of a relay's message in whole milliseconds.
+pub(crate) fn wire_millis(of: Option<prost_types::Duration>) -> Option<u64> {
+    span(of).map(millis)
+}
+
+/// Returns the name of a value of a message's enum, without the name of the enum.
+pub(crate) fn value_name(name: &str, of: &str) -> String {
+    name.trim_start_matches(of).to_lowercase()
+}
+
+/// Returns a text of a relay's message, where it has one.
+pub(crate) fn stated(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
 /// Returns a text with its control characters written out: a message's body must not reach a terminal
 /// as commands.
 pub(crate) fn printable(text: &str) -> String {

@@ -12,13 +12,13 @@ use reveille::{Error, ErrorKind, duration::Span};
 use super::{
     Cli,
     exit::{Exit, Usage},
-    help, log, output,
+    log, output,
     settings::{self, Settings},
     signals,
 };
 
 /// Parses the arguments, runs the verb, and returns its exit code.
-pub(crate) fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     let outcome = parse().and_then(|(cli, settings)| complete(Box::pin(cli.verb.run(&settings))));
     let exit = outcome.unwrap_or_else(|error| {
         let exit = Exit::of(&error);
@@ -37,7 +37,7 @@ pub(crate) fn main() -> ExitCode {
 fn parse() -> anyhow::Result<(Cli, Settings)> {
     let typed: Vec<_> = std::env::args_os().collect();
     let parse = |command| without_empty_variables(command).try_get_matches_from(&typed);
-    let command = help::paged(Cli::command());
+    let command = Cli::command();
     let matches = parse(command.clone())?;
     let Some(path) = matches.get_one::<PathBuf>("config") else {
         return Ok((Cli::from_arg_matches(&matches)?, Settings::default()));

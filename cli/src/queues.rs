@@ -3,7 +3,7 @@
 use reveille::{Client, QueueInfo, QueueOrder, QueueQuery};
 use serde_json::{Value, json};
 
-use super::{exit::Exit, output::millis, target::TargetArgs};
+use super::{exit::Exit, output::wire_millis, target::TargetArgs};
 
 /// List the queues that the relay has in memory
 #[derive(Debug, clap::Args)]
@@ -34,11 +34,11 @@ pub(super) struct Args {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Order {
-    Name,
-    Rate,
-    Backlog,
-    Idle,
-    Listeners,
+    Name = QueueOrder::Unspecified as isize,
+    Rate = QueueOrder::Rate as isize,
+    Backlog = QueueOrder::Backlog as isize,
+    Idle = QueueOrder::Idle as isize,
+    Listeners = QueueOrder::Listeners as isize,
 }
 
 const COLUMNS: &str = "queue backlog listeners depth idle_for_ms messages notifications in_doubt depth_age_ms timers payload_size sequence";
@@ -47,23 +47,11 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let query = QueueQuery {
             filter: self.filter.unwrap_or_default(),
-            order: self.order.map_or_else(QueueOrder::default, Order::of_list),
+            order_by: self.order.map_or(0, |order| order as i32),
             ..QueueQuery::default()
         };
         let call = async |client: &Client| client.queues_where(&query).await;
         self.target.list(call, COLUMNS, row).await
-    }
-}
-
-impl Order {
-    fn of_list(self) -> QueueOrder {
-        match self {
-            Self::Name => QueueOrder::Name,
-            Self::Rate => QueueOrder::Rate,
-            Self::Backlog => QueueOrder::Backlog,
-            Self::Idle => QueueOrder::Idle,
-            Self::Listeners => QueueOrder::Listeners,
-        }
     }
 }
 
@@ -77,9 +65,9 @@ pub(super) fn row(queue: &QueueInfo) -> Value {
         "messages": queue.messages,
         "listeners": queue.listeners,
         "timers": queue.timers,
-        "idle_for_ms": queue.idle_for.map(millis),
+        "idle_for_ms": wire_millis(queue.idle_for),
         "depth": queue.current_queue_depth,
-        "depth_age_ms": queue.depth_age.map(millis),
+        "depth_age_ms": wire_millis(queue.depth_age),
         "backlog": queue.backlog,
         "in_doubt": queue.in_doubt,
         "busy": queue.busy,

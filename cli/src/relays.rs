@@ -1,9 +1,13 @@
 //! `relays`: the relays of a cluster.
 
-use reveille::{Client, Listed, RelayInfo};
+use reveille::{Client, Listed, RelayInfo, RelayState};
 use serde_json::{Value, json};
 
-use super::{exit::Exit, output::millis, target::TargetArgs};
+use super::{
+    exit::Exit,
+    output::{value_name, wire_millis},
+    target::TargetArgs,
+};
 
 /// List the relays of the cluster and their state
 #[derive(Debug, clap::Args)]
@@ -24,21 +28,30 @@ const COLUMNS: &str = "relay_id state streams silent_for_ms degraded version epo
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        let call = async |client: &Client| client.relays().await.map(Listed::from);
+        let call = async |client: &Client| {
+            Ok(Listed {
+                entries: client.relays().await?,
+                unanswered: Vec::new(),
+            })
+        };
         self.target.list(call, COLUMNS, row).await
     }
 }
 
 fn row(relay: &RelayInfo) -> Value {
+    let state = match relay.state() {
+        RelayState::Self_ => "answering".to_owned(),
+        state => value_name(state.as_str_name(), "RELAY_STATE_"),
+    };
     json!({
         "relay_id": relay.relay_id,
         "epoch": relay.epoch,
         "version": relay.version,
-        "state": relay.state.as_str(),
+        "state": state,
         "streams": relay.streams,
         "queues": relay.queues,
         "degraded": relay.degraded,
-        "silent_for_ms": relay.silent_for.map(millis),
+        "silent_for_ms": wire_millis(relay.silent_for),
         "resyncs": relay.resyncs,
     })
 }

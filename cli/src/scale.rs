@@ -9,7 +9,6 @@ mod workers;
 
 use std::{ffi::OsString, num::NonZero, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
-use bytesize::ByteSize;
 use reveille::{
     GroupName, ListenerId, QueueAddress,
     agent::{Agent, AgentConfig, AgentQueue},
@@ -75,13 +74,7 @@ pub(super) struct Args {
     /// How often a worker looks while no relay reports work
     #[arg(long, value_name = "D", value_parser = values::pause, default_value = "30s")]
     poll: Duration,
-    /// No room while the machine's load is above this for each CPU
-    #[arg(long, value_name = "LOAD")]
-    max_load: Option<f64>,
-    /// No room while less memory is free than this, such as 512MiB
-    #[arg(long, value_name = "SIZE")]
-    min_free: Option<ByteSize>,
-    /// No room while this shell command ends with another exit code than 0
+    /// No room for a worker while this shell command ends with another exit code than 0
     #[arg(long, value_name = "CMD")]
     when_cmd: Option<String>,
     /// The group that shares the wake-ups
@@ -148,8 +141,6 @@ impl Args {
             command: self.command.clone(),
             serve: self.serve,
             grace: self.grace,
-            max_load: self.max_load,
-            min_free: self.min_free,
             when_cmd: self.when_cmd.clone(),
         };
         let agent = Agent::new(&config, queues, subscription, Arc::new(workers))?;
@@ -221,7 +212,6 @@ mod tests {
                 "--depth: is that of one queue",
             ),
             (&["a/q", "--policy", "f", "--", "true"], "--depth"),
-            (&["a/q", "--min-free", "lots", "--", "true"], "--min-free"),
             (&["a/q"], "CMD"),
             (&["a/q", "--hook", "h"], "--policy <FILE>"),
             (

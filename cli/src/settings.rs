@@ -251,12 +251,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Cli, help};
+    use crate::Cli;
     use clap::CommandFactory as _;
 
     /// Parses a command line with this file.
     fn parse(text: &str, typed: &[&str]) -> Result<(clap::ArgMatches, Settings), String> {
-        let (command, settings) = read(text, help::paged(Cli::command()))?;
+        let (command, settings) = read(text, Cli::command())?;
         let typed = [&["reveille"], typed].concat();
         command
             .try_get_matches_from(typed)

@@ -1,8 +1,12 @@
 //! `subscribe`: prints wake-ups, or runs a command on each.
 
-mod runner;
+mod pending;
 
-use std::{ffi::OsString, time::Duration};
+use std::{
+    ffi::OsString,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use reveille::{
     Client, ConnectionState, GroupName, LastEvent, LinkState, Report, ReportState, Selector,
@@ -11,8 +15,9 @@ use reveille::{
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
-use self::runner::{Finished, Runner};
+use self::pending::Pending;
 use super::{
+    child::{self, Process},
     exit::Exit,
     log,
     output::{self, Format},
@@ -64,8 +69,9 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// A subscription and the commands that its wake-ups run.
+/// A subscription and the commands that its wake-ups run, one at a time.
 struct WakeLoop<'a> {
+    args: &'a Args,
     target: &'a Target,
     client: &'a Client,
     subscription: Subscription,
@@ -73,8 +79,10 @@ struct WakeLoop<'a> {
     /// The number of the newest stream.
     stream: u64,
     is_connected: bool,
-    runner: Runner,
-    poller: Poller,
+    pending: Pending,
+    running: Option<(WorkDetected, Process)>,
+    /// When the command runs because no relay reports work.
+    next_poll: Option<Instant>,
     /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
     /// woken listener counts as busy until it reports DRAINED.
     unsent: Vec<Report>,
@@ -86,23 +94,19 @@ impl Args {
         log::to_stderr(log::CLIENT_LOG);
         let target = self.target.resolve();
         let options = self.options()?;
-        let runs = !self.command.is_empty();
-        let poll = (runs && !self.poll.is_zero()).then_some(self.poll);
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
         let mut wake_loop = WakeLoop {
+            args: &self,
             target: &target,
             client: &client,
             link: subscription.link(),
             is_connected: false,
             stream: 0,
             subscription,
-            runner: Runner::new(self.command.clone()),
-            poller: Poller {
-                selectors: self.selectors.clone(),
-                interval: poll,
-                next: poll.map(|_| Instant::now() + target::WARN_AFTER),
-            },
+            pending: Pending::default(),
+            running: None,
+            next_poll: self.polls().then(|| Instant::now() + target::WARN_AFTER),
             unsent: Vec::new(),
             left: self.count,
         };
@@ -110,24 +114,28 @@ impl Args {
         let link = wake_loop.link.clone();
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let ended = tokio::select! {
-            outcome = target::noting_causes(&client, link, wake_loop.run()) => outcome,
+            outcome = target.noting_causes(link, wake_loop.run()) => outcome,
             () = timeout => {
                 output::note(target.timed_out_waiting(&wake_loop.link.borrow()));
                 Ok(Exit::TIMED_OUT)
             }
             signal = interrupts.next() => {
-                wake_loop.runner.forward(signal);
+                wake_loop.forward(signal);
                 Ok(signal.exit())
             }
         };
         if ended.is_err() {
-            wake_loop.runner.forward(Signal::Terminate);
+            wake_loop.forward(Signal::Terminate);
         }
         // Waits for a running command; a second signal ends this wait.
         tokio::select! {
             () = wake_loop.finish() => ended,
             signal = interrupts.next() => Ok(signal.exit()),
         }
+    }
+
+    fn polls(&self) -> bool {
+        !self.command.is_empty() && !self.poll.is_zero()
     }
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
@@ -145,8 +153,20 @@ impl Args {
 impl WakeLoop<'_> {
     /// Handles wake-ups until the count is reached.
     async fn run(&mut self) -> anyhow::Result<Exit> {
-        while !self.is_done() {
-            let due = self.next_run();
+        loop {
+            if self.running.is_none() {
+                self.start().await?;
+            }
+            let is_idle = self.running.is_none();
+            if is_idle && self.left == Some(0) && self.pending.has_only_repeated() {
+                // A count leaves no time for the run after one that failed.
+                return Ok(match self.pending.is_empty() {
+                    true => Exit::OK,
+                    false => Exit::FAILURE,
+                });
+            }
+            let due = self.pending.next_due().into_iter().chain(self.next_poll);
+            let due = due.min().filter(|_| is_idle);
             let due = async {
                 match due {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -156,44 +176,17 @@ impl WakeLoop<'_> {
             tokio::select! {
                 biased;
                 Ok(()) = self.link.changed() => self.on_link_change().await,
-                finished = self.runner.finished() => self.on_finished(finished).await?,
+                status = ended(&mut self.running) => self.on_end(status).await,
                 work = self.subscription.next(), if self.left != Some(0) => match work {
-                    Some(work) => self.on_wake_up(&work?).await?,
+                    Some(work) => self.on_wake_up(work?).await?,
                     None => return Ok(Exit::FAILURE),
                 },
-                () = due => self.on_due().await?,
+                () = due => {}
             }
         }
-        // A count leaves no time for the run after one that failed.
-        Ok(if self.runner.has_failed() {
-            Exit::FAILURE
-        } else {
-            Exit::OK
-        })
     }
 
-    /// Returns when a run is due without a wake-up: of a command that failed, or because the relay is
-    /// away.
-    fn next_run(&self) -> Option<Instant> {
-        let retry = self.runner.retry_at();
-        let next = retry.into_iter().chain(self.poller.next).min();
-        next.filter(|_| self.left != Some(0))
-    }
-
-    async fn on_due(&mut self) -> anyhow::Result<()> {
-        let now = Instant::now();
-        self.runner.enqueue_retries(now);
-        for work in self.poller.take(now) {
-            self.runner.enqueue_poll(work);
-        }
-        self.start().await
-    }
-
-    fn is_done(&self) -> bool {
-        self.left == Some(0) && self.runner.is_idle()
-    }
-
-    async fn on_wake_up(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
+    async fn on_wake_up(&mut self, work: WorkDetected) -> anyhow::Result<()> {
         // The stream may have opened and delivered this wake-up at once: print the state first.
         if self.link.has_changed().unwrap_or_default() {
             self.on_link_change().await;
@@ -201,29 +194,60 @@ impl WakeLoop<'_> {
         if let Some(left) = &mut self.left {
             *left -= 1;
         }
-        print(work, self.target.format)?;
-        self.runner.enqueue(work);
-        self.start().await
-    }
-
-    /// Starts the next waiting command, if none runs.
-    async fn start(&mut self) -> anyhow::Result<()> {
-        if let Some(work) = self.runner.start()? {
-            let report = report(work, ReportState::Busy);
-            self.report(report).await;
+        print(&work, self.target.format)?;
+        if !self.args.command.is_empty() {
+            self.pending.add(work);
         }
         Ok(())
     }
 
-    async fn on_finished(&mut self, finished: Finished) -> anyhow::Result<()> {
-        let Finished { work, status } = finished;
+    /// Starts the next command that is due.
+    async fn start(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.next_poll.is_some_and(|at| at <= now) && self.left != Some(0) {
+            self.next_poll = Some(now + self.args.poll);
+            let selectors = self.args.selectors.iter();
+            selectors.for_each(|selector| self.pending.add_poll(catch_up(selector)));
+        }
+        let Some(work) = self.pending.take() else {
+            return Ok(());
+        };
+        let command = &self.args.command;
+        match Process::start(command, environment(&work), Stdio::null(), Stdio::inherit()) {
+            Ok(process) => {
+                let busy = report(&work, ReportState::Busy);
+                self.running = Some((work, process));
+                self.report(busy).await;
+            }
+            Err(error) => {
+                let failed = child::cannot_run(command, &error);
+                if child::is_permanent(&error) {
+                    return Err(failed.into());
+                }
+                output::note(format_args!("{}: {failed}", work.queue));
+                self.pending.add_failed(work);
+            }
+        }
+        Ok(())
+    }
+
+    /// The running command has ended.
+    async fn on_end(&mut self, status: ExitStatus) {
+        let Some((work, _)) = self.running.take() else {
+            return;
+        };
         if status.success() {
             self.report(report(&work, ReportState::Drained)).await;
         } else {
             output::note(format_args!("{}: the command failed: {status}", work.queue));
-            self.runner.failed(work);
+            self.pending.add_failed(work);
         }
-        self.start().await
+    }
+
+    fn forward(&self, signal: Signal) {
+        if let Some((_, process)) = &self.running {
+            process.signal(signal.number());
+        }
     }
 
     /// Sends a report. A report that cannot be sent now is repeated on the next stream.
@@ -238,7 +262,13 @@ impl WakeLoop<'_> {
 
     async fn on_link_change(&mut self) {
         let link = self.link.borrow_and_update().clone();
-        self.poller.follow(&link);
+        if link.is_pushed() || link.announced {
+            self.next_poll = None;
+        } else if self.next_poll.is_none() && self.args.polls() {
+            // Subscribers of one relay lose it at the same time.
+            let wait = self.args.poll.mul_f64(fastrand::f64());
+            self.next_poll = Some(Instant::now() + wait);
+        }
         let relay = self.client.url();
         if link.connection == ConnectionState::Reconnecting
             && std::mem::take(&mut self.is_connected)
@@ -256,8 +286,8 @@ impl WakeLoop<'_> {
         let epoch = &link.epoch;
         output::note(format_args!("connected to {relay}, epoch {epoch}"));
         let mut reports = std::mem::take(&mut self.unsent);
-        let running = self.runner.running();
-        reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
+        let running = self.running.as_ref();
+        reports.extend(running.and_then(|(work, _)| report(work, ReportState::Busy)));
         for report in reports {
             self.report(Some(report)).await;
         }
@@ -265,13 +295,25 @@ impl WakeLoop<'_> {
 
     /// Waits for the running command, and reports its success.
     async fn finish(&mut self) {
-        if self.runner.running().is_some() {
-            let Finished { work, status } = self.runner.finished().await;
-            if status.success() {
-                self.report(report(&work, ReportState::Drained)).await;
-            }
+        if self.running.is_none() {
+            return;
+        }
+        let status = ended(&mut self.running).await;
+        if status.success() {
+            self.on_end(status).await;
         }
     }
+}
+
+/// Waits for the end of the running command, and for ever if none runs. Safe to cancel.
+async fn ended(running: &mut Option<(WorkDetected, Process)>) -> ExitStatus {
+    if let Some((_, process)) = running
+        && let Ok(status) = process.wait().await
+    {
+        return status;
+    }
+    // Waiting for a child process fails only if other code has reaped it.
+    std::future::pending().await
 }
 
 /// Prints a wake-up.
@@ -303,40 +345,6 @@ fn print(work: &WorkDetected, format: Format) -> std::io::Result<()> {
     format.next(&row, line)
 }
 
-/// Runs of the command while no relay reports work.
-struct Poller {
-    selectors: Vec<Selector>,
-    /// `None`: none.
-    interval: Option<Duration>,
-    next: Option<Instant>,
-}
-
-impl Poller {
-    fn follow(&mut self, link: &LinkState) {
-        let Some(interval) = self.interval else {
-            return;
-        };
-        if link.is_pushed() || link.announced {
-            self.next = None;
-        } else if self.next.is_none() {
-            // Subscribers of one relay lose it at the same time.
-            self.next = Some(Instant::now() + interval.mul_f64(fastrand::f64()));
-        }
-    }
-
-    /// Returns what to run for, if that is due.
-    fn take(&mut self, now: Instant) -> Vec<WorkDetected> {
-        let Some(interval) = self
-            .interval
-            .filter(|_| self.next.is_some_and(|at| at <= now))
-        else {
-            return Vec::new();
-        };
-        self.next = Some(now + interval);
-        self.selectors.iter().map(catch_up).collect()
-    }
-}
-
 /// Returns the wake-up of a poll: read the queue once.
 fn catch_up(selector: &Selector) -> WorkDetected {
     WorkDetected {
@@ -359,12 +367,45 @@ fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
     })
 }
 
+/// Returns the command's environment. A catch-up of a whole pattern has no queue: its names are
+/// empty, so that a script does not take `*` for a name.
+fn environment(work: &WorkDetected) -> [(&'static str, String); 8] {
+    let queue = work.queue.as_address();
+    let (account, name) = match &queue {
+        Some(queue) => (queue.storage_account(), queue.queue_name()),
+        None => ("", ""),
+    };
+    [
+        ("WAKE_SELECTOR", work.queue.to_string()),
+        ("WAKE_ACCOUNT", account.to_owned()),
+        ("WAKE_QUEUE", name.to_owned()),
+        ("WAKE_REASON", work.reason.to_string()),
+        ("WAKE_SEQUENCE", work.sequence.to_string()),
+        ("WAKE_NOTIFICATIONS", work.notifications.to_string()),
+        ("WAKE_MESSAGES", work.messages.to_string()),
+        ("WAKE_PAYLOAD_SIZE", work.payload_size.to_string()),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
     use reveille::ErrorKind;
 
+    use super::{catch_up, environment};
     use crate::{Cli, Verb};
+
+    #[test]
+    fn a_catch_up_of_a_pattern_names_no_queue() {
+        let named = |queue: &str| {
+            let environment = environment(&catch_up(&queue.parse().expect(queue)));
+            let find = |name| environment.iter().find(|(known, _)| *known == name);
+            ["WAKE_SELECTOR", "WAKE_ACCOUNT", "WAKE_QUEUE"]
+                .map(|name| find(name).expect("a variable").1.clone())
+        };
+        assert_eq!(named("acct/*"), ["acct/*", "", ""]);
+        assert_eq!(named("acct/orders"), ["acct/orders", "acct", "orders"]);
+    }
 
     #[test]
     fn a_group_is_joined_by_its_name_and_a_bad_name_is_refused_with_its_rule() {

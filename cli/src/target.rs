@@ -1,19 +1,17 @@
 //! The relay of a verb, its time-out, and its output format.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use reveille::{
     Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
-    ListenerId, duration::Span,
+    ListenerId, Publisher, PublisherOptions, duration::Span,
 };
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 use super::{
-    causes::Causes,
     credential::CredentialArgs,
     exit::Exit,
-    foreign_server,
     output::{self, Format, OutputArgs},
     tls::ClientTlsArgs,
 };
@@ -30,7 +28,7 @@ pub(super) struct RelayArgs {
     pub(super) credential: CredentialArgs,
     /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
     /// machines
-    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
+    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING, hide_short_help = true)]
     pub(super) insecure: bool,
     #[command(flatten)]
     pub(super) output: OutputArgs,
@@ -86,14 +84,28 @@ pub(super) struct Target {
     pub(super) format: Format,
 }
 
+/// The causes that a verb has printed since its relay last served it: those of several relays come in
+/// turn.
+#[derive(Debug, Default)]
+pub(super) struct Causes(BTreeSet<String>);
+
+impl Causes {
+    /// Prints why the relay does not serve the verb, unless that is known.
+    pub(super) fn note(&mut self, cause: &str) {
+        if self.0.insert(cause.to_owned()) {
+            output::note(format_args!("{cause}; still trying"));
+        }
+    }
+}
+
 const HEADING: &str = "Relay";
+/// The name of a verb's publisher.
+pub(super) const PUBLISHER: &str = "reveille-cli";
 const RELAY: &str = "http://127.0.0.1:7600";
 /// Long enough for a relay that restarts; short enough for a person who waits.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// A verb that has waited this long prints once that the relay does not answer.
 pub(super) const WARN_AFTER: Duration = Duration::from_millis(700);
-/// Time-out of the check whether the relay is reachable.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl RelayArgs {
     /// Returns the target of a verb with this time-out.
@@ -164,6 +176,16 @@ impl Target {
         Client::with_config(&self.relay, config)
     }
 
+    /// Returns a publisher. The wait for its acknowledgements has the time-out.
+    pub(super) fn publisher(&self, name: &str) -> reveille::Result<Publisher> {
+        let options = PublisherOptions {
+            name: name.to_owned(),
+            deadline: Duration::MAX,
+            ..PublisherOptions::default()
+        };
+        Ok(self.client()?.publisher_with(options))
+    }
+
     /// Runs a call within the time-out.
     pub(super) async fn within<T>(
         &self,
@@ -172,15 +194,12 @@ impl Target {
         let Some(timeout) = self.timeout else {
             return call.await;
         };
-        let began = Instant::now();
         match tokio::time::timeout(timeout, call).await {
-            // The error of several relays names the relay.
-            Ok(Err(error))
-                if error.kind() == ErrorKind::Unavailable && !self.relay.contains(',') =>
-            {
-                let left = timeout.saturating_sub(began.elapsed());
-                let server = foreign_server::identify(&self.relay, left).await;
-                Err(server.unwrap_or(error))
+            Ok(Err(error)) if error.message().contains("h2 protocol error") => {
+                let hint =
+                    "the relay's gRPC port is 7600 by default; if it has TLS, write https://";
+                let message = format!("{}: {hint}", error.message());
+                Err(Error::new(error.kind(), message).with_source(error))
             }
             // The client's time-out or the relay's: the cause is the same.
             Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
@@ -192,33 +211,33 @@ impl Target {
         }
     }
 
-    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints why
-    /// it retries: the relay cannot be reached, or the newest attempt failed.
+    /// Waits within the time-out until the relay has acknowledged notifications. Prints why the publisher
+    /// repeats them.
     pub(super) async fn acknowledged<T>(
         &self,
-        client: &Client,
+        publisher: &Publisher,
         notifying: impl Future<Output = reveille::Result<T>>,
-        failure: impl Fn() -> Option<Error>,
     ) -> reveille::Result<T> {
-        tokio::pin!(notifying);
-        let mut cause = None;
-        let trying = async {
-            let probe = async {
+        let note_failures = async {
+            let mut causes = Causes::default();
+            loop {
                 tokio::time::sleep(self.warn_after()).await;
-                cause = unreachable(client).await;
-                if let Some(error) = cause.clone().or_else(failure) {
-                    output::note(format_args!("{error}; still trying"));
+                if let Some(error) = publisher.failure() {
+                    causes.note(&error.to_string());
                 }
-            };
-            tokio::select! {
-                done = &mut notifying => return done,
-                () = probe => {}
             }
-            notifying.await
         };
-        let outcome = self.within(trying).await;
-        match outcome {
-            Err(error) if error.kind() == ErrorKind::Unavailable => Err(cause.unwrap_or(error)),
+        let trying = async {
+            tokio::select! {
+                done = notifying => done,
+                never = note_failures => never,
+            }
+        };
+        match self.within(trying).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                let failure = publisher.failure().map(|failure| failure.to_string());
+                Err(failure.map_or(error, |text| Error::new(ErrorKind::Unavailable, text)))
+            }
             outcome => outcome,
         }
     }
@@ -227,26 +246,51 @@ impl Target {
     /// event may have happened.
     pub(super) async fn reaching<T>(
         &self,
-        client: &Client,
         link: watch::Receiver<LinkState>,
         waiting: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        let mut first = None;
-        let noted = link.clone();
-        let outcome = tokio::select! {
-            done = waiting => done,
-            never = note_causes(client, noted, self.warn_after(), &mut first) => match never {},
-        };
+        let outcome = self.noting_causes(link.clone(), waiting).await;
         let link = link.borrow();
         match outcome {
             Err(error) if error.kind() == ErrorKind::Timeout && !is_connected(&link) => {
-                let cause = first.or_else(|| link.cause.as_deref().map(str::to_owned));
-                let cause = cause.unwrap_or_else(|| self.no_answer().to_string());
+                let cause = match &link.cause {
+                    Some(cause) => cause.to_string(),
+                    None => self.no_answer().to_string(),
+                };
                 let span = Span(self.timeout.unwrap_or_default());
                 let message = format!("{cause}; not seen within {span}, but it may have happened");
                 Err(Error::new(ErrorKind::Unavailable, message))
             }
             outcome => outcome,
+        }
+    }
+
+    /// Runs work on a stream, and prints why the stream is not open: after a moment, then where the cause
+    /// changes.
+    pub(super) async fn noting_causes<T>(
+        &self,
+        mut link: watch::Receiver<LinkState>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let note_causes = async {
+            tokio::time::sleep(self.warn_after()).await;
+            let mut causes = Causes::default();
+            loop {
+                match &*link.borrow_and_update() {
+                    LinkState {
+                        cause: Some(cause), ..
+                    } => causes.note(cause),
+                    link if is_connected(link) => causes = Causes::default(),
+                    _ => {}
+                }
+                if link.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            never = note_causes => never,
         }
     }
 
@@ -283,65 +327,6 @@ pub(super) fn with_scheme(relays: String) -> String {
         address => format!("http://{address}"),
     });
     urls.collect::<Vec<_>>().join(",")
-}
-
-/// Returns why the relay cannot be reached; `None` if it answers.
-pub(super) async fn unreachable(client: &Client) -> Option<Error> {
-    let answer = tokio::time::timeout(PROBE_TIMEOUT, client.health()).await;
-    let late = || Err(Error::new(ErrorKind::Unavailable, "it does not answer"));
-    let error = answer.unwrap_or_else(|_| late()).err()?;
-    let error = Some(error).filter(|error| error.kind() == ErrorKind::Unavailable)?;
-    let server = foreign_server::identify(client.url(), PROBE_TIMEOUT).await;
-    Some(server.unwrap_or(error))
-}
-
-/// Runs work on a stream, and prints why the stream is not open, as it changes.
-pub(super) async fn noting_causes<T>(
-    client: &Client,
-    link: watch::Receiver<LinkState>,
-    work: impl Future<Output = T>,
-) -> T {
-    let mut first = None;
-    tokio::select! {
-        done = work => done,
-        never = note_causes(client, link, WARN_AFTER, &mut first) => match never {},
-    }
-}
-
-/// Prints why a stream is not open: after a moment, then where the cause changes. `first` is set while
-/// a server that is no relay answers, or none.
-async fn note_causes(
-    client: &Client,
-    mut link: watch::Receiver<LinkState>,
-    wait: Duration,
-    first: &mut Option<String>,
-) -> Infallible {
-    tokio::time::sleep(wait).await;
-    let mut causes = Causes::default();
-    if !is_connected(&link.borrow_and_update()) {
-        *first = unreachable(client).await.map(|error| error.to_string());
-    }
-    if let Some(first) = first {
-        causes.note(first);
-        // The stream's own words for it say less.
-        if let Some(known) = &link.borrow_and_update().cause {
-            causes.is_new(known, std::time::Instant::now());
-        }
-    }
-    loop {
-        let (connected, cause) = {
-            let link = link.borrow_and_update();
-            (is_connected(&link), link.cause.clone())
-        };
-        match cause {
-            Some(cause) => causes.note(&cause),
-            None if connected => causes = Causes::default(),
-            None => {}
-        }
-        if link.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
 }
 
 fn is_connected(link: &LinkState) -> bool {

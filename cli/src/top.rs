@@ -1,28 +1,21 @@
-//! `top`: the figures of a relay, live in a terminal, as a stream, or once.
-
-mod screen;
-mod view;
+//! `top`: what is wrong at a relay, its figures and its fullest queues; again and again, or once.
 
 use std::{
-    convert::Infallible,
     io::{self, IsTerminal as _},
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, SystemTime},
 };
 
-use anyhow::Context as _;
-use ratatui::{
-    DefaultTerminal,
-    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers},
-};
-use reveille::{Client, Error, ErrorKind, ListenerQuery, QueueQuery, Stats, StatsWatch, duration};
+use reveille::{LatencyBuckets, QueueOrder, QueueQuery, Stats, duration::Span};
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use self::view::View;
 use super::{
-    exit::{Exit, Usage},
-    output::Format,
-    target::{Target, TargetArgs},
+    exit::Exit,
+    output::{self, Format, count, span},
+    queues,
+    target::TargetArgs,
+    values,
+    why::{finding_json, finding_lines},
 };
 
 /// Watch a relay: what is wrong, how many listeners sleep, and which queues have work
@@ -32,17 +25,14 @@ Example:
   reveille top
   reveille top --once -o json
 
-The first line is a verdict: the worst of what is wrong now. NOTIFIED and WOKEN are per second. ASLEEP \
+The second line is a verdict: the worst of what is wrong now. NOTIFIED and WOKEN are per second. ASLEEP \
 listeners run no dequeue task, POLLING ones get no wake-ups. WAKE is the time of a wake-up from the \
-accepted notification to the stream.
-
-Keys: l lists the listeners and the agents with their workers, or the queues again, o another order of \
-the queues, q ends.
+accepted notification to the stream. The queues are those with the largest backlogs.
 
 -o json prints the figures, an object a line, at each interval. The caller needs the action `admin`.")]
 pub(super) struct Args {
-    /// How often the figures are read, 250ms to 1m
-    #[arg(long, value_name = "D", default_value = "1s", value_parser = duration::parse)]
+    /// How often the figures are read
+    #[arg(long, value_name = "D", default_value = "1s", value_parser = values::pause)]
     interval: Duration,
     /// Print the figures of one interval, and end
     #[arg(long)]
@@ -51,166 +41,170 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-/// Gives the terminal back, also where a signal ends the verb.
-struct Restored;
+/// What happened within an interval.
+#[derive(Debug, Default)]
+struct Rates {
+    /// Per second.
+    notified: f64,
+    woken: f64,
+    wake: LatencyBuckets,
+}
 
-/// How often the screen is drawn and keys are read.
-const KEYS_EVERY: Duration = Duration::from_millis(50);
-/// The pause before a lost stream is opened again.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// The shortest pause between two lists.
-const LIST_EVERY: Duration = Duration::from_secs(1);
-/// Queues or listeners that a screen can show.
-const ROWS: u32 = 100;
+/// The queues of a view.
+const QUEUES: u32 = 20;
+const QUEUE_COLUMNS: &str = "queue backlog in_doubt listeners busy idle_for_ms notifications";
+const COLUMNS: &str =
+    "notified woken asleep awake polling tasks wake_p50 wake_p99 polls_saved saved";
+/// Moves to the first line of the terminal, and clears what follows.
+const CLEAR: &str = "\x1b[H\x1b[J";
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         let client = target.client()?;
-        let shows_screen = target.format == Format::Table && !self.once;
-        if shows_screen && !io::stdout().is_terminal() {
-            let rule = "standard output is no terminal: state --once or -o json";
-            return Err(Usage(rule.to_owned()).into());
-        }
-        let mut stream = None;
-        // The first failure is stated as that of each verb; later ones on the screen.
-        let first = self.next(&target, &client, &mut stream).await?;
-        let mut view = View::new(first);
-        if shows_screen {
-            self.show(&target, &client, stream, view).await?;
-            return Ok(Exit::OK);
-        }
+        let shows_views = target.format == Format::Table && !self.once;
+        let clear = match shows_views && io::stdout().is_terminal() {
+            true => CLEAR,
+            false => "",
+        };
+        let query = QueueQuery {
+            order_by: QueueOrder::Backlog.into(),
+            page_size: QUEUES,
+            ..QueueQuery::default()
+        };
+        let mut before = target.within(client.stats()).await?;
         loop {
-            view.take(self.next(&target, &client, &mut stream).await?);
-            let figures = view.figures();
+            sleep(self.interval).await;
+            let reading = async { Ok((client.stats().await?, client.queues_where(&query).await?)) };
+            let (stats, listed) = match target.within(reading).await {
+                Ok(read) => read,
+                Err(error) if shows_views => {
+                    output::note(format_args!("the figures are old: {error}; reading again"));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let rates = Rates::between(&before, &stats);
+            let queues: Vec<_> = listed.iter().map(queues::row).collect();
+            let (figures, text) = (
+                figures(&stats, &rates, &queues),
+                text(&stats, &rates, &queues),
+            );
             if self.once {
-                target.format.object(&figures, || screen::text(&view))?;
+                target.format.object(&figures, || text)?;
                 return Ok(Exit::OK);
             }
-            target.format.next(&figures, "")?;
+            target.format.next(&figures, clear.to_owned() + &text)?;
+            before = stats;
         }
     }
+}
 
-    /// Reads the next figures; opens the stream where there is none. The time-out is that of each reading,
-    /// which comes after an interval.
-    async fn next(
-        &self,
-        target: &Target,
-        client: &Client,
-        stream: &mut Option<StatsWatch>,
-    ) -> reveille::Result<Stats> {
-        let mut open = match stream.take() {
-            Some(open) => open,
-            None => target.within(client.watch_stats(self.interval)).await?,
+impl Rates {
+    fn between(before: &Stats, now: &Stats) -> Self {
+        let epoch = |stats: &Stats| stats.relays.first().map(|relay| relay.epoch.clone());
+        if epoch(before) != epoch(now) {
+            // After a restart the counts begin again.
+            return Self::default();
+        }
+        let at = |stats: &Stats| stats.at.and_then(|at| SystemTime::try_from(at).ok());
+        let span = at(now)
+            .zip(at(before))
+            .and_then(|(now, before)| now.duration_since(before).ok());
+        let span = span.unwrap_or_default();
+        #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = |now: u64, before: u64| match span.is_zero() {
+            true => 0.0,
+            false => now.saturating_sub(before) as f64 / span.as_secs_f64(),
         };
-        let ended = || Error::new(ErrorKind::Unavailable, "the relay has ended the stream");
-        let limit = target.timeout.unwrap_or(Duration::MAX);
-        let stats = tokio::time::timeout(self.interval.saturating_add(limit), open.next())
-            .await
-            .map_err(|_| target.no_answer())?
-            .ok_or_else(ended)??;
-        *stream = Some(open);
-        Ok(stats)
-    }
-
-    /// Shows the figures until a key ends it.
-    async fn show(
-        &self,
-        target: &Target,
-        client: &Client,
-        stream: Option<StatsWatch>,
-        mut view: View,
-    ) -> anyhow::Result<()> {
-        if let Ok(history) = client.history(false).await {
-            view.begin_with(&history);
-        }
-        let view = Mutex::new(view);
-        let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
-        let _restored = Restored;
-        // Keys are read also while the relay does not answer.
-        tokio::select! {
-            ended = draw(&mut terminal, &view) => ended,
-            never = self.read_figures(target, client, stream, &view) => match never {},
-            never = self.read_lists(client, &view) => match never {},
-        }
-    }
-
-    async fn read_figures(
-        &self,
-        target: &Target,
-        client: &Client,
-        mut stream: Option<StatsWatch>,
-        view: &Mutex<View>,
-    ) -> Infallible {
-        loop {
-            match self.next(target, client, &mut stream).await {
-                Ok(stats) => lock(view).take(stats),
-                Err(error) => {
-                    lock(view).lost = Some(error.to_string());
-                    sleep(AGAIN_AFTER).await;
-                }
-            }
-        }
-    }
-
-    /// Reads the list that the screen shows, also at once for a key. A failure keeps the former one.
-    async fn read_lists(&self, client: &Client, view: &Mutex<View>) -> Infallible {
-        loop {
-            lock(view).is_other_list = false;
-            let lists_listeners = lock(view).lists_listeners;
-            if lists_listeners {
-                let query = ListenerQuery {
-                    count: ROWS,
-                    ..ListenerQuery::default()
-                };
-                if let Ok(listed) = client.listeners_where(&query).await {
-                    lock(view).listeners = listed.entries;
-                }
-            } else {
-                let query = QueueQuery {
-                    order: lock(view).order().0,
-                    count: ROWS,
-                    ..QueueQuery::default()
-                };
-                if let Ok(listed) = client.queues_where(&query).await {
-                    lock(view).take_queues(listed.entries);
-                }
-            }
-            let next = Instant::now() + self.interval.max(LIST_EVERY);
-            while Instant::now() < next && !lock(view).is_other_list {
-                sleep(KEYS_EVERY).await;
-            }
+        let totals = |stats: &Stats| stats.totals.clone().unwrap_or_default();
+        let (then, totals) = (totals(before), totals(now));
+        let latency = totals.wake_latency.unwrap_or_default();
+        Self {
+            notified: rate(totals.notifications, then.notifications),
+            woken: rate(totals.wake_entries, then.wake_entries),
+            wake: latency.since(&then.wake_latency.unwrap_or_default()),
         }
     }
 }
 
-/// Draws the screen, and obeys the keys until one ends it.
-async fn draw(terminal: &mut DefaultTerminal, view: &Mutex<View>) -> anyhow::Result<()> {
-    loop {
-        terminal.draw(|frame| screen::draw(frame, &lock(view)))?;
-        sleep(KEYS_EVERY).await;
-        while event::poll(Duration::ZERO)? {
-            match event::read()? {
-                Event::Key(key) if ends(key) => return Ok(()),
-                Event::Key(key) => lock(view).obey(key.code),
-                _ => {}
-            }
+/// Returns the figures for people.
+fn text(stats: &Stats, rates: &Rates, queues: &[Value]) -> String {
+    let levels = stats.levels.unwrap_or_default();
+    let savings = stats.savings.clone().unwrap_or_default();
+    let title = match &stats.relays[..] {
+        [] => "no relay".to_owned(),
+        [relay, others @ ..] => {
+            let others = match others.len() as u64 {
+                0 => String::new(),
+                others => format!(" and {}", count(others, "other relay")),
+            };
+            let up = span(relay.uptime).unwrap_or_default().as_secs();
+            let up = Span(Duration::from_secs(up));
+            format!("{}{others}, up {up}", relay.relay_id)
         }
-    }
+    };
+    let verdict = match stats.findings.is_empty() {
+        true => {
+            let all = count(levels.subscriptions, "listener");
+            format!("nothing is wrong: {} of {all} asleep\n", levels.asleep)
+        }
+        false => finding_lines(&stats.findings),
+    };
+    let latency = |percent| rates.wake.percentile(percent).map(Span);
+    let row = json!({
+        "notified": format!("{:.1}", rates.notified),
+        "woken": format!("{:.1}", rates.woken),
+        "asleep": levels.asleep,
+        "awake": levels.awake,
+        "polling": levels.polling,
+        "tasks": levels.active_dequeue_tasks,
+        "wake_p50": latency(50).map(|span| span.to_string()),
+        "wake_p99": latency(99).map(|span| span.to_string()),
+        "polls_saved": savings.polls_avoided,
+        "saved": format!("{:.2} {}", savings.price(), savings.currency),
+    });
+    let figures = output::table_of(COLUMNS, &[row]);
+    let queues = output::table_of(QUEUE_COLUMNS, queues);
+    format!("{title}\n{verdict}\n{figures}\n\n{queues}")
 }
 
-fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
-    view.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        ratatui::restore();
-    }
-}
-
-fn ends(key: KeyEvent) -> bool {
-    let is_interrupt =
-        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+/// Returns the figures for programs; counts are those of `/metrics`, which has more.
+fn figures(now: &Stats, rates: &Rates, queues: &[Value]) -> Value {
+    let totals = now.totals.clone().unwrap_or_default();
+    let levels = now.levels.unwrap_or_default();
+    let savings = now.savings.clone().unwrap_or_default();
+    let micros = |percent| {
+        let bound = rates.wake.percentile(percent)?;
+        u64::try_from(bound.as_micros()).ok()
+    };
+    json!({
+        "at": now.at.map(|at| at.to_string()),
+        "findings": now.findings.iter().map(finding_json).collect::<Vec<_>>(),
+        "notifications_per_second": rates.notified,
+        "wake_entries_per_second": rates.woken,
+        "wake_p50_us": micros(50),
+        "wake_p99_us": micros(99),
+        "totals": {
+            "notifications": totals.notifications,
+            "messages": totals.messages,
+            "wakes": totals.wakes,
+            "wake_entries": totals.wake_entries,
+        },
+        "levels": {
+            "queues": levels.queues,
+            "subscriptions": levels.subscriptions,
+            "asleep": levels.asleep,
+            "awake": levels.awake,
+            "polling": levels.polling,
+            "active_dequeue_tasks": levels.active_dequeue_tasks,
+        },
+        "savings": {
+            "polls_avoided": savings.polls_avoided,
+            "price": savings.price(),
+            "currency": savings.currency,
+        },
+        "unanswered_relays": now.unanswered_relays,
+        "queues": queues,
+    })
 }

@@ -86,13 +86,13 @@ impl Args {
                     None => Release::new(watch),
                     Some(flag) => Release::new(watch).with_flag(self.flag.clone(), flag, interval),
                 };
-                (release, Some((client, link)))
+                (release, Some(link))
             }
         };
         let late = format!("flag `{}` was not set", self.flag);
         let parked = program::within(target.timeout, late, release.wait());
         let released = match relay {
-            Some((client, link)) => target.reaching(&client, link, parked).await?,
+            Some(link) => target.reaching(link, parked).await?,
             None => parked.await?,
         };
         if let Ok(Err(error)) = tokio::time::timeout(ACK_TIMEOUT, release.acknowledge()).await {

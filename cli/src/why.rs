@@ -1,16 +1,13 @@
 //! `why`: why a queue is, or is not, served.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
-use reveille::{
-    Decision, Explanation, Finding, FindingKind, QueueAddress, WakeReason, duration::Span,
-};
+use reveille::{Decision, Explanation, Finding, FindingKind, QueueAddress, duration::Span};
 use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
-    notify::near_hint,
-    output::{self, millis},
+    output::{self, span, stated, value_name, wire_millis},
     queues,
     target::TargetArgs,
 };
@@ -46,12 +43,7 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         let client = target.client()?;
-        let mut explanation = target.within(client.explain(&self.queue)).await?;
-        if let Some(verdict) = explanation.findings.first_mut()
-            && verdict.kind == FindingKind::NoListener
-        {
-            verdict.text += &near_hint(&client, &self.queue.to_string()).await;
-        }
+        let explanation = target.within(client.explain(&self.queue)).await?;
         let rows: Vec<_> = explanation.decisions.iter().map(row).collect();
         let findings: Vec<_> = explanation.findings.iter().map(finding_json).collect();
         let why = json!({
@@ -60,8 +52,8 @@ impl Args {
             "findings": findings,
             "known": explanation.queue.as_ref().map(queues::row),
             "decisions": rows,
-            "noted_for_ms": millis(explanation.noted_for),
-            "unanswered_relays": explanation.unanswered,
+            "noted_for_ms": wire_millis(explanation.noted_for),
+            "unanswered_relays": explanation.unanswered_relays,
         });
         target.format.object(&why, || text(&explanation, &rows))?;
         Ok(Exit::OK)
@@ -69,15 +61,9 @@ impl Args {
 }
 
 fn text(of: &Explanation, rows: &[Value]) -> String {
-    let mut text = String::new();
-    for finding in &of.findings {
-        let mark = if finding.urgent { "! " } else { "" };
-        let line = output::printable(&format!("{mark}{}", finding.text));
-        let _ = writeln!(text, "{line}");
-    }
-    text.push('\n');
+    let mut text = finding_lines(&of.findings) + "\n";
     if rows.is_empty() {
-        text.push_str(&match of.noted_for.as_secs() {
+        text.push_str(&match span(of.noted_for).unwrap_or_default().as_secs() {
             0 => "the relay notes its decisions from now on: ask again".to_owned(),
             seconds => {
                 let since = Span(Duration::from_secs(seconds));
@@ -90,26 +76,42 @@ fn text(of: &Explanation, rows: &[Value]) -> String {
     text
 }
 
+/// Returns a line for each finding; the first one is the verdict.
+pub(super) fn finding_lines(findings: &[Finding]) -> String {
+    let line = |finding: &Finding| {
+        let mark = if finding.urgent { "! " } else { "" };
+        output::printable(&format!("{mark}{}\n", finding.text))
+    };
+    findings.iter().map(line).collect()
+}
+
 pub(super) fn finding_json(finding: &Finding) -> Value {
+    let kind = match FindingKind::try_from(finding.kind) {
+        Ok(FindingKind::Unspecified) => "fine".to_owned(),
+        Ok(kind) => value_name(kind.as_str_name(), "FINDING_KIND_"),
+        // Of a later version.
+        Err(_) => "unknown".to_owned(),
+    };
     json!({
-        "kind": finding.kind.as_str(),
+        "kind": kind,
         "urgent": finding.urgent,
         "text": finding.text,
-        "queue": finding.queue,
-        "listener_id": finding.listener_id,
-        "relay_id": finding.relay_id,
+        "queue": stated(&finding.queue),
+        "listener_id": stated(&finding.listener_id),
+        "relay_id": stated(&finding.relay_id),
     })
 }
 
 fn row(decision: &Decision) -> Value {
     // As in the variables of `subscribe`; null without one.
-    let reason = Some(decision.reason).filter(|reason| *reason != WakeReason::Unspecified);
+    let reason = decision.reason().as_str_name();
+    let reason = reason.trim_start_matches("WAKE_REASON_");
     json!({
-        "ago_ms": millis(decision.ago),
-        "kind": decision.kind.as_str(),
-        "listener_id": decision.listener_id,
-        "group": decision.group,
-        "reason": reason.map(|reason| reason.as_str()),
+        "ago_ms": wire_millis(decision.ago),
+        "kind": value_name(decision.kind().as_str_name(), "DECISION_KIND_"),
+        "listener_id": stated(&decision.listener_id),
+        "group": stated(&decision.group),
+        "reason": Some(reason).filter(|reason| *reason != "UNSPECIFIED"),
         "sequence": decision.sequence,
         "relay_id": decision.relay_id,
     })

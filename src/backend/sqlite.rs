@@ -7,7 +7,7 @@
 //! is opened again, because the cache is not reliable after a failed fsync. The tables are defined
 //! by a [`Schema`] of the caller.
 
-mod backup;
+mod check;
 mod error;
 mod open;
 mod registry;
@@ -25,10 +25,7 @@ use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
 use self::thread::{GroupedWrite, Job, Jobs};
-pub(crate) use self::{
-    backup::{backup, check_file},
-    error::refuse,
-};
+pub(crate) use self::{check::check_file, error::refuse};
 use crate::error::{Error, Result};
 
 /// An open database file; clones, and other handles of the file, share its thread.

@@ -18,9 +18,6 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// Time limit of a single request. Streams have none.
     pub request_timeout: Duration,
-    /// After this silence the client sends an HTTP/2 PING on the connection. Below the 60 s after
-    /// which load balancers cut idle connections.
-    pub keepalive: Duration,
     /// Maximum wait before a stream's first reconnection. Clients notice a relay's restart within 3
     /// s, and ten thousand listeners reconnect at about two thousand a second.
     pub reconnect_base: Duration,
@@ -79,7 +76,6 @@ impl Default for ClientConfig {
         Self {
             connect_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(5),
-            keepalive: Duration::from_secs(20),
             reconnect_base: Duration::from_secs(1),
             reconnect_max: Duration::from_secs(10),
             tls: ClientTls::default(),

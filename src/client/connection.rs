@@ -182,9 +182,7 @@ impl Client {
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
     ) -> Result<T> {
-        self.call_each(request, call, false)
-            .await
-            .map(|(answer, _)| answer)
+        self.call_each(request, call, false).await
     }
 
     /// Runs a call that changes nothing. It goes to each other relay until one answers; each gets the
@@ -194,18 +192,15 @@ impl Client {
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
     ) -> Result<T> {
-        self.call_each(request, call, true)
-            .await
-            .map(|(answer, _)| answer)
+        self.call_each(request, call, true).await
     }
 
-    /// Returns the answer with its connection.
-    pub(super) async fn call_each<R: Clone, T>(
+    async fn call_each<R: Clone, T>(
         &self,
         request: R,
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
         repeats: bool,
-    ) -> Result<(T, Lease)> {
+    ) -> Result<T> {
         let relays = &self.inner.relays;
         if repeats {
             self.resolve().await;
@@ -218,7 +213,7 @@ impl Client {
             };
             let answer = call(connection.channel(), request.clone());
             let failure = match self.answered(&connection, within, answer).await {
-                Ok(answer) => return Ok((answer, connection)),
+                Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             if failure.leaves {
@@ -340,7 +335,11 @@ fn unreachable(url: &str, why: &str) -> Error {
 
 /// Says what to do about an error of TLS, of which the library names the event only.
 fn tls_hint(why: &str) -> &'static str {
-    const HINTS: [(&str, &str); 3] = [
+    const HINTS: [(&str, &str); 4] = [
+        (
+            "corrupt message",
+            "; the server there does not speak TLS: write http://",
+        ),
         (
             "peer certificate: UnknownIssuer",
             "; the authority of the relay's certificate is not known here: name it as the CA (--ca FILE)",

@@ -11,10 +11,10 @@ use futures_core::Stream;
 use tokio::sync::watch;
 
 use super::{
+    admin::FlagWatcherInfo,
     connection::{Client, FlagsClient},
     credential::RelayChannel,
-    mirror::{FromWire as _, mirror},
-    pages::{ListPage, Listed, all_pages},
+    pages::{Listed, all_pages},
     reconnecting_stream::{Opening, ReconnectingStream, StreamProtocol},
 };
 use crate::{
@@ -22,8 +22,8 @@ use crate::{
     client::session::{Reconnect, WatchSession},
     error::Result,
     types::{
-        ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, GlobalFlag, LeashOptions,
-        Limits, LinkState, ListenerId, UnleashOptions,
+        FlagEvent, FlagName, FlagState, FlagWatch, GlobalFlag, LeashOptions, Limits, LinkState,
+        ListenerId, UnleashOptions,
     },
     wire::{flag_event, flag_from_wire, proto, span_to_wire},
 };
@@ -41,23 +41,6 @@ pub struct Unleashed {
     pub flag: FlagState,
     /// Number of watchers notified at once. Later watchers read the flag.
     pub watchers: u32,
-}
-
-mirror! {
-    /// A listener that watches a flag, as the relay knows it.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct FlagWatcherInfo from FlagWatcher {
-        /// The flag's name.
-        pub flag: String,
-        /// The listener's id, which it chose itself.
-        pub listener_id: String,
-        /// Its open streams under this id.
-        pub streams: u32,
-        /// How long it has watched.
-        pub since: Duration,
-        /// Whether it has acknowledged the flag's newest generation.
-        pub acknowledged: bool,
-    }
 }
 
 /// One flag as a [`GlobalFlag`].
@@ -147,30 +130,21 @@ impl Flags {
             };
             let call = async |channel, request| FlagsClient::new(channel).list_flags(request).await;
             let page = self.client.read(request, call).await?;
-            Ok(ListPage {
-                entries: page.flags,
-                next: page.next_page_token,
-                unanswered: Vec::new(),
-            })
+            Ok((page.flags, Vec::new(), page.next_page_token))
         };
-        let listed = all_pages(fetch).await?;
-        listed
-            .into_iter()
-            .map(|flag| flag_from_wire(Some(flag)))
-            .collect()
+        let listed = all_pages(fetch).await?.entries.into_iter();
+        listed.map(|flag| flag_from_wire(Some(flag))).collect()
     }
 
-    /// Lists the listeners that watch a flag (`None`: any flag), by flag and listener id; reads all
-    /// pages.
+    /// Lists the listeners that watch a flag, by listener id; reads all pages.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
-    pub async fn watchers(&self, flag: Option<&FlagName>) -> Result<Listed<FlagWatcherInfo>> {
-        let flag = flag.map(FlagName::to_string).unwrap_or_default();
+    pub async fn watchers(&self, flag: &FlagName) -> Result<Listed<FlagWatcherInfo>> {
         let fetch = async |page_token| {
             let request = proto::ListFlagWatchersRequest {
-                flag: flag.clone(),
+                flag: flag.to_string(),
                 page_size: 1000,
                 page_token,
             };
@@ -178,13 +152,9 @@ impl Flags {
                 FlagsClient::new(channel).list_flag_watchers(request).await
             };
             let page = self.client.read(request, call).await?;
-            Ok(ListPage {
-                entries: page.watchers,
-                next: page.next_page_token,
-                unanswered: page.unanswered_relays,
-            })
+            Ok((page.watchers, page.unanswered_relays, page.next_page_token))
         };
-        Ok(all_pages(fetch).await?.map(FlagWatcherInfo::from_wire))
+        all_pages(fetch).await
     }
 
     /// Returns one flag as a [`GlobalFlag`], for
@@ -253,11 +223,6 @@ impl FlagWatcher {
     pub fn with_acks(mut self) -> Self {
         self.0.protocol.request.acks = true;
         self
-    }
-
-    /// Returns whether states can arrive now. Updated only while the watch is polled.
-    pub fn state(&self) -> ConnectionState {
-        self.0.protocol.session.reconnect.state()
     }
 
     /// Returns a receiver of the connection's state. Updated only while the watch is polled.

@@ -13,33 +13,6 @@ pub struct Listed<T> {
     pub unanswered: Vec<String>,
 }
 
-/// One page of a list.
-pub(super) struct ListPage<T> {
-    pub(super) entries: Vec<T>,
-    /// Empty on the last page.
-    pub(super) next: String,
-    pub(super) unanswered: Vec<String>,
-}
-
-impl<T> Listed<T> {
-    /// Converts the entries.
-    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Listed<U> {
-        Listed {
-            entries: self.entries.into_iter().map(convert).collect(),
-            unanswered: self.unanswered,
-        }
-    }
-}
-
-impl<T> From<Vec<T>> for Listed<T> {
-    fn from(entries: Vec<T>) -> Self {
-        Self {
-            entries,
-            unanswered: Vec::new(),
-        }
-    }
-}
-
 impl<T> Deref for Listed<T> {
     type Target = [T];
 
@@ -48,28 +21,22 @@ impl<T> Deref for Listed<T> {
     }
 }
 
-impl<T> IntoIterator for Listed<T> {
-    type Item = T;
-    type IntoIter = std::vec::IntoIter<T>;
+/// The entries of a page, the relays that did not answer, and the token of the next page.
+type Page<T> = (Vec<T>, Vec<String>, String);
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.entries.into_iter()
-    }
-}
-
-/// Fetches all pages, each by the token of the previous page, until a page has no token.
-pub(super) async fn all_pages<T, Page>(fetch: impl Fn(String) -> Page) -> Result<Listed<T>>
+/// Fetches all pages, each with the token of the next one, until a page has no token.
+pub(super) async fn all_pages<T, F>(fetch: impl Fn(String) -> F) -> Result<Listed<T>>
 where
-    Page: Future<Output = Result<ListPage<T>>>,
+    F: Future<Output = Result<Page<T>>>,
 {
     let mut all = Vec::new();
     let mut unanswered = BTreeSet::new();
     let mut token = String::new();
     loop {
-        let page = fetch(token).await?;
-        all.extend(page.entries);
-        unanswered.extend(page.unanswered);
-        token = page.next;
+        let (entries, of_page, next) = fetch(token).await?;
+        all.extend(entries);
+        unanswered.extend(of_page);
+        token = next;
         if token.is_empty() {
             return Ok(Listed {
                 entries: all,
@@ -84,12 +51,9 @@ mod tests {
     use super::*;
     use crate::error::{Error, ErrorKind};
 
-    fn page<T>(entries: Vec<T>, next: &str, unanswered: &[&str]) -> Result<ListPage<T>> {
-        Ok(ListPage {
-            entries,
-            next: next.to_owned(),
-            unanswered: unanswered.iter().map(ToString::to_string).collect(),
-        })
+    fn page<T>(entries: Vec<T>, next: &str, unanswered: &[&str]) -> Result<Page<T>> {
+        let unanswered = unanswered.iter().map(ToString::to_string).collect();
+        Ok((entries, unanswered, next.to_owned()))
     }
 
     #[tokio::test]

@@ -36,9 +36,9 @@ struct RelayAddress {
     calls: Arc<Pool>,
 }
 
-/// Practically never. A bound is needed because hyper adds the interval to the current time, and
-/// the addition panics on overflow.
-const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// After this silence the client sends an HTTP/2 PING on the connection. Below the 60 s after which load
+/// balancers cut idle connections.
+const KEEPALIVE: Duration = Duration::from_secs(20);
 
 impl Relays {
     /// Reads a list of URLs with commas between them. Each client tries them in another random order,
@@ -145,7 +145,7 @@ impl RelayAddress {
         let opener = Opener {
             relay: number,
             endpoint: endpoint
-                .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
+                .http2_keep_alive_interval(KEEPALIVE)
                 .keep_alive_timeout(Duration::from_secs(10))
                 .keep_alive_while_idle(true),
             connector: connector.clone(),

@@ -23,8 +23,8 @@ use crate::{
     client::session::{Reconnect, SubscriptionSession},
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Limits, LinkState, Report, ReportFuture, ResumeNumber, SubscribeOptions,
-        WakeStream, Welcome, WorkDetected,
+        Limits, LinkState, Report, ReportFuture, ResumeNumber, SubscribeOptions, WakeStream,
+        Welcome, WorkDetected,
     },
     wire::{proto, report_to_wire, subscribe_event, subscribe_to_wire},
 };
@@ -46,12 +46,8 @@ impl Subscription {
         Ok(Self(ReconnectingStream::new(client, listener, protocol)))
     }
 
-    /// Returns whether wake-ups can arrive now. Updated only while the stream is polled.
-    pub fn state(&self) -> ConnectionState {
-        self.0.protocol.reconnect.state()
-    }
-
-    /// Returns a receiver of the connection's state. Updated only while the stream is polled.
+    /// Returns a receiver of the connection's state: whether wake-ups can arrive now. Updated only while the
+    /// stream is polled.
     pub fn link(&self) -> watch::Receiver<LinkState> {
         self.0.link()
     }

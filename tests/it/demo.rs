@@ -42,8 +42,6 @@ async fn figures(options: &[&str]) -> (serde_json::Value, String) {
 async fn the_demo_adds_up_and_its_woken_fleet_costs_nothing_while_idle() {
     let (figures, complaint) = figures(&["--listeners", "3"]).await;
     println!("{figures:#}");
-    let cents = &figures["cents"];
-    assert!(cents.as_u64() > Some(0), "{figures}");
     let (woken, polling) = (&figures["fleets"][0], &figures["fleets"][1]);
     for fleet in [woken, polling] {
         // 400 work items and 400 results, each with a put and a delete.
@@ -53,7 +51,6 @@ async fn the_demo_adds_up_and_its_woken_fleet_costs_nothing_while_idle() {
         assert!(latency > Some(0.0), "{fleet}");
     }
     assert_eq!(woken["idle_storage_transactions"], 0, "{complaint}");
-    assert_eq!(woken["idle_tasks"], 0, "{figures}");
     assert!(woken["at_zero_after_ms"].is_number(), "{figures}");
     let idle = polling["idle_storage_transactions"].as_u64();
     assert!(idle > Some(0), "{figures}");

@@ -158,7 +158,7 @@ async fn operators_see_groups_and_who_polls() {
     };
     wakes.report(polls).await.expect("taken");
     let listed = client.listeners().await.expect("listed");
-    assert_eq!(listed[0].group.as_deref(), Some("workers"));
+    assert_eq!(listed[0].group, "workers");
     assert!(listed[0].polling);
     until("it is counted", async || {
         figure(admin, "reveille_subscriptions").await == 1

@@ -234,7 +234,7 @@ async fn a_busy_stream_gets_a_heartbeat_an_interval_and_so_does_a_silent_one() {
         () = polled => {}
         () = silent => {}
     }
-    assert_eq!(wakes.state(), ConnectionState::Connected);
+    assert_eq!(wakes.link().borrow().connection, ConnectionState::Connected);
 }
 
 #[tokio::test]
@@ -293,7 +293,6 @@ async fn the_longest_durations_mean_never() {
     let config = ClientConfig {
         connect_timeout: longest,
         request_timeout: longest,
-        keepalive: longest,
         reconnect_base: longest,
         reconnect_max: longest,
         ..ClientConfig::default()

@@ -4,8 +4,13 @@ use std::time::Duration;
 
 use reveille::{
     ErrorKind, Listed, ListenerQuery, Notification, QueueInfo, QueueOrder, QueueQuery, Report,
-    ReportState, StatsWatch, WakeStream, testing::TestRelay,
+    ReportState, Stats, WakeStream, testing::TestRelay,
 };
+use tonic::{
+    Code, Request, Response, Status, Streaming, client::Grpc, codegen::http::uri::PathAndQuery,
+    transport::Endpoint,
+};
+use tonic_prost::ProstCodec;
 
 use crate::support::{figure, listening, queue, until, within, woken};
 
@@ -13,9 +18,30 @@ async fn relay() -> TestRelay {
     TestRelay::start().await.expect("a relay")
 }
 
-async fn next(watch: &mut StatsWatch) -> reveille::Stats {
-    let next = within("figures", watch.next()).await;
-    next.expect("open").expect("read")
+#[derive(Clone, PartialEq, prost::Message)]
+struct WatchStatsRequest {
+    #[prost(message, optional, tag = "1")]
+    interval: Option<prost_types::Duration>,
+}
+
+/// Opens a stream of figures, as the console does.
+pub(crate) async fn watch_stats(url: &str, interval: Duration) -> Result<Streaming<Stats>, Status> {
+    let channel = Endpoint::from_shared(url.to_owned()).expect("a URL");
+    let mut relay = Grpc::new(channel.connect().await.expect("it serves"));
+    relay.ready().await.expect("connected");
+    let interval = interval.try_into().expect("a short one");
+    let request = Request::new(WatchStatsRequest {
+        interval: Some(interval),
+    });
+    let codec: ProstCodec<WatchStatsRequest, Stats> = ProstCodec::default();
+    let method = PathAndQuery::from_static("/reveille.v1.Admin/WatchStats");
+    let opened = relay.server_streaming(request, method, codec).await;
+    opened.map(Response::into_inner)
+}
+
+pub(crate) async fn next(watch: &mut Streaming<Stats>) -> Stats {
+    let next = within("figures", watch.message()).await;
+    next.expect("read").expect("open")
 }
 
 /// Puts this many messages into a queue.
@@ -48,12 +74,16 @@ async fn the_figures_are_those_of_the_metrics_page() {
     };
     wakes.report(report).await.expect("taken");
     let stats = within("figures", client.stats()).await.expect("read");
-    let (totals, levels) = (&stats.totals, &stats.levels);
+    let (totals, levels) = (stats.totals.expect("sums"), stats.levels.expect("sums"));
     assert_eq!((totals.notifications, totals.messages), (3, 15));
     assert_eq!((totals.wakes, totals.catch_ups), (4, 1));
-    assert_eq!(totals.wake_latency.count(), 3);
-    let handled = totals.handler_latency.percentile(50);
-    assert_eq!(handled, Some(Duration::from_millis(50)));
+    let woken_after = totals.wake_latency.as_ref().expect("latencies");
+    assert_eq!(woken_after.count(), 3);
+    let handled_after = totals.handler_latency.as_ref().expect("latencies");
+    assert_eq!(
+        handled_after.percentile(50),
+        Some(Duration::from_millis(50))
+    );
     assert_eq!(
         (levels.subscriptions, levels.awake, levels.asleep),
         (1, 1, 0)
@@ -61,10 +91,11 @@ async fn the_figures_are_those_of_the_metrics_page() {
     assert_eq!(levels.active_dequeue_tasks, 2);
     assert!(levels.connections >= 1);
     assert_eq!(stats.relays.len(), 1);
-    assert_eq!(stats.relays[0].totals, stats.totals);
-    assert_eq!(stats.savings.assumed_poll, Duration::from_secs(1));
+    assert_eq!(stats.relays[0].totals.as_ref(), Some(&totals));
+    let savings = stats.savings.expect("savings");
+    assert_eq!(savings.assumed_poll, Duration::from_secs(1).try_into().ok());
     assert_eq!(
-        (stats.savings.price_per_million, &*stats.savings.currency),
+        (savings.price_per_million, &*savings.currency),
         (0.04, "USD")
     );
     let admin = relay.admin_address().expect("an admin port");
@@ -94,21 +125,20 @@ async fn the_figures_are_those_of_the_metrics_page() {
     })
     .await;
     let stats = within("figures", client.stats()).await.expect("read");
-    assert_eq!((stats.levels.asleep, stats.levels.awake), (1, 0));
-    assert!(stats.savings.polls_avoided > 0);
+    let levels = stats.levels.expect("sums");
+    assert_eq!((levels.asleep, levels.awake), (1, 0));
+    assert!(stats.savings.expect("savings").polls_avoided > 0);
 }
 
 #[tokio::test]
 async fn watchers_are_told_the_busiest_queues_since_their_last_figures() {
     let relay = relay().await;
     notify(&relay, "acct/before", 1).await;
-    let client = relay.client().expect("a client");
-    let interval = Duration::from_millis(250);
-    let mut watch = client.watch_stats(interval).await.expect("opened");
-    let mut slow = client
-        .watch_stats(Duration::from_secs(2))
-        .await
-        .expect("opened");
+    let open = async |millis| {
+        let opened = watch_stats(&relay.url(), Duration::from_millis(millis)).await;
+        opened.expect("opened")
+    };
+    let (mut watch, mut slow) = (open(250).await, open(2_000).await);
     for watch in [&mut watch, &mut slow] {
         assert_eq!(next(watch).await.busiest, []);
     }
@@ -145,26 +175,24 @@ async fn watchers_are_told_the_busiest_queues_since_their_last_figures() {
 #[tokio::test]
 async fn an_interval_out_of_its_limits_is_the_next_one_within() {
     let relay = relay().await;
-    let client = relay.client().expect("a client");
-    let mut watch = client.watch_stats(Duration::from_millis(1)).await;
-    next(watch.as_mut().expect("250 ms")).await;
-    let mut watch = client.watch_stats(Duration::ZERO).await.expect("1 s");
-    next(&mut watch).await;
+    for interval in [Duration::from_millis(1), Duration::ZERO] {
+        let mut watch = watch_stats(&relay.url(), interval).await.expect("opened");
+        next(&mut watch).await;
+    }
 }
 
 #[tokio::test]
 async fn a_stream_of_figures_ends_with_the_drain() {
     let relay = relay().await;
-    let client = relay.client().expect("a client");
     let interval = Duration::from_secs(60);
-    let mut watch = client.watch_stats(interval).await.expect("opened");
+    let mut watch = watch_stats(&relay.url(), interval).await.expect("opened");
     assert!(!next(&mut watch).await.relays[0].draining);
     relay.node().expect("it runs").relay().drain();
     assert!(next(&mut watch).await.relays[0].draining);
-    let end = within("the end", watch.next()).await;
-    assert!(end.is_none(), "{end:?}");
-    let refused = client.watch_stats(interval).await.expect_err("it drains");
-    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    let end = within("the end", watch.message()).await;
+    assert!(matches!(end, Ok(None)), "{end:?}");
+    let refused = watch_stats(&relay.url(), interval).await;
+    assert_eq!(refused.expect_err("it drains").code(), Code::Unavailable);
 }
 
 #[tokio::test]
@@ -192,16 +220,16 @@ async fn the_history_has_a_sample_for_each_second() {
     let seconds = history(false).await;
     assert_eq!(
         (&*seconds.relay_id, seconds.interval),
-        ("relay", Duration::from_secs(1))
+        ("relay", Duration::from_secs(1).try_into().ok())
     );
     assert!(seconds.newest_at.is_some());
-    let latency = seconds.samples.iter().map(|one| one.wake_p99).max();
-    assert!(latency > Some(Duration::ZERO));
+    let latency = seconds.samples.iter().map(|one| one.wake_p99_us).max();
+    assert!(latency > Some(0));
     assert_eq!(seconds.samples.last().map(|one| one.asleep), Some(1));
     let minutes = history(true).await;
     assert_eq!(
         (minutes.interval, minutes.samples.len()),
-        (Duration::from_secs(60), 0)
+        (Duration::from_secs(60).try_into().ok(), 0)
     );
 }
 
@@ -220,11 +248,12 @@ async fn queues_are_listed_by_filter_and_in_orders() {
         .subscribe(listening("worker-1", &["acct/small"]))
         .expect("options");
     let work = woken(&mut wakes).await;
-    let list = async |filter: &str, order, count| {
+    let list = async |filter: &str, order: QueueOrder, page_size| {
         let query = QueueQuery {
             filter: filter.to_owned(),
-            order,
-            count,
+            order_by: order.into(),
+            page_size,
+            ..QueueQuery::default()
         };
         within("a list", client.queues_where(&query)).await
     };
@@ -237,7 +266,7 @@ async fn queues_are_listed_by_filter_and_in_orders() {
     assert_eq!(names(&listed).last(), Some(&"small"));
     let listed = list("acct/", QueueOrder::Idle, 0).await.expect("listed");
     assert_eq!(names(&listed).len(), 2);
-    for order in [QueueOrder::Name, QueueOrder::Rate] {
+    for order in [QueueOrder::Unspecified, QueueOrder::Rate] {
         let listed = list("t/l", order, 0).await.expect("listed");
         assert_eq!(names(&listed), ["large"], "{order:?}");
     }
@@ -251,7 +280,9 @@ async fn queues_are_listed_by_filter_and_in_orders() {
         ..Report::new(queue("acct/small"))
     };
     wakes.report(drained).await.expect("taken");
-    let listed = list("small", QueueOrder::Name, 0).await.expect("listed");
+    let listed = list("small", QueueOrder::Unspecified, 0)
+        .await
+        .expect("listed");
     assert_eq!((listed[0].backlog, listed[0].in_doubt), (0, false));
 }
 

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, PublisherOptions,
+    Publisher,
     courier::{Destination, QueueManager},
     queue::WorkQueue as _,
 };
@@ -15,7 +15,7 @@ use crate::{
     message::Bodies,
     output,
     settings::Settings,
-    target::{Target, TargetArgs},
+    target::{PUBLISHER, Target, TargetArgs},
 };
 
 pub(super) const AFTER_HELP: &str = "\
@@ -55,7 +55,8 @@ impl Send {
         let target = self.target.resolve();
         let names_relay = self.target.relay.relay.is_some();
         // A bad relay URL fails here, before any message is sent.
-        let client = names_relay.then(|| target.client()).transpose()?;
+        let publisher = names_relay.then(|| target.publisher(PUBLISHER));
+        let publisher = publisher.transpose()?;
         let manager = open(&self.place, settings, self.create).await?;
         let destination = manager.destination(&self.destination)?;
         if self.create && destination.authority().is_none() {
@@ -66,8 +67,8 @@ impl Send {
             return Err(Usage("BODY: the standard input has no line".to_owned()).into());
         }
         let ids = send(&manager, &destination, bodies).await?;
-        let notified = match client {
-            Some(client) => Some(notify(manager, &client, &target).await),
+        let notified = match publisher {
+            Some(publisher) => Some(notify(manager, &publisher, &target).await),
             None => None,
         };
         let row = json!({
@@ -104,17 +105,13 @@ async fn send(
 
 /// Wakes the host of the file and the listeners of its queues. The notifier is set after the commit,
 /// so that this call, and no task beside it, has the outcome.
-async fn notify(manager: QueueManager, client: &Client, target: &Target) -> reveille::Result<()> {
-    let options = PublisherOptions {
-        name: "reveille-cli".to_owned(),
-        deadline: target.timeout.unwrap_or(Duration::MAX),
-        ..PublisherOptions::default()
-    };
-    let publisher = client.publisher_with(options);
+async fn notify(
+    manager: QueueManager,
+    publisher: &Publisher,
+    target: &Target,
+) -> reveille::Result<()> {
     let manager = manager.with_notifier(Arc::new(publisher.clone()));
     let notifying = manager.notify_pending();
-    let notified = target
-        .acknowledged(client, notifying, || publisher.failure())
-        .await;
+    let notified = target.acknowledged(publisher, notifying).await;
     notified.map(drop)
 }

@@ -1,10 +1,11 @@
-//! A fleet of the demo: its listeners, the initiator that puts their work, and the controller that adds
-//! up their results.
+//! A fleet of the demo: its listeners, the initiator that puts their work, and the controller that takes
+//! their results.
 //!
 //! Each listener has at most one dequeue task and a connection of its own. The ways differ only in how
 //! work is found.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{
         Arc,
@@ -16,7 +17,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use futures_util::future::{join_all, ready, try_join_all};
 use reveille::{
-    Client, FlagName, FlagWatch, FlagWatcher, ListenerId, Notification, Publisher,
+    Client, ListenerId, Notification, Publisher,
     listener::{
         Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, ListenerMode,
         ListenerStats, Rejected,
@@ -24,22 +25,22 @@ use reveille::{
     queue::{Message, NewMessage, SqliteQueue, WorkQueue, json},
     scaling,
 };
+use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::{Barrier, watch},
+    sync::watch,
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 
-use super::{
-    FLAG, Way,
-    billing::{ITEMS, Rated, Totals, WorkItem, sum},
-};
+use super::Way;
 
 pub(super) struct Fleet {
     pub(super) way: Way,
     rating: Arc<Rating>,
     /// The controller is the first one.
     listeners: Vec<Listener>,
-    totals: watch::Sender<Totals>,
+    /// The results of the present batch, by the number of the work item: a queue may deliver a message
+    /// twice.
+    results: watch::Sender<BTreeMap<usize, Rated>>,
 }
 
 /// Takes work items from one queue, and puts their prices into the other one.
@@ -52,15 +53,25 @@ struct Rating {
     publisher: Option<Publisher>,
 }
 
+/// Transactions that are rated together: one message of the input queue.
+#[derive(Debug, Serialize, Deserialize)]
+struct WorkItem {
+    number: usize,
+    /// The units of each transaction.
+    units: Vec<u64>,
+}
+
+/// The result of a work item: one message of the output queue.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Rated {
+    number: usize,
+    cents: u64,
+    /// Time from put to handling.
+    waited: Duration,
+}
+
 /// Hooks of a polling listener: sleep one second after an empty get.
 struct PollEverySecond;
-
-/// Measurements without work.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Idle {
-    pub(super) tasks: usize,
-    pub(super) transactions: u64,
-}
 
 /// Measurements of the batch.
 #[derive(Debug)]
@@ -71,6 +82,14 @@ pub(super) struct Outcome {
     pub(super) at_zero: Option<Duration>,
     pub(super) transactions: u64,
 }
+
+/// Number of transactions of the batch, and of one work item.
+pub(super) const TRANSACTIONS: usize = 20_000;
+const GROUP: usize = 50;
+/// Number of work items of the batch.
+pub(super) const ITEMS: usize = TRANSACTIONS / GROUP;
+/// The price of a unit.
+const CENTS: u64 = 2;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Time-out of each wait, long enough for a slow machine.
@@ -83,15 +102,13 @@ const ITEMS_PER_PUT: usize = 20;
 const PUT_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Fleet {
-    /// Creates the queues, starts the controller, and parks the listeners on the flag. Starts them when
-    /// it is set; returns also the time from the unleash to the last release.
+    /// Creates the queues, and starts the listeners.
     pub(super) async fn start(
         way: Way,
         size: usize,
         relay: &str,
         home: &Path,
-        parked: &Barrier,
-    ) -> anyhow::Result<(Self, Duration)> {
+    ) -> anyhow::Result<Self> {
         let client = Client::new(relay)?;
         let rating = Arc::new(Rating {
             input: create_queue(way, "input", home).await?,
@@ -99,28 +116,22 @@ impl Fleet {
             puts: AtomicU64::new(0),
             publisher: (way == Way::Woken).then(|| client.publisher(way.name())),
         });
-        let totals = watch::Sender::new(Totals::default());
-        let added_to = totals.clone();
+        let results = watch::Sender::new(BTreeMap::new());
+        let added_to = results.clone();
         let add = move |rated: Rated, _: Delivery| {
-            added_to.send_modify(|totals| totals.add(&rated));
+            added_to.send_modify(|results| _ = results.insert(rated.number, rated));
             ready(Ok(()))
         };
-        let id = ListenerId::new(&format!("{}-controller", way.name()))?;
-        let controller = way.listener(&client, id, &rating.output)?;
+        let controller = way.listener(&client, "controller", &rating.output)?;
         let mut listeners = vec![controller.start_json(add).await?];
-        let started = (1..=size).map(|number| start_parked(way, number, relay, &rating, parked));
-        let mut released_after = Duration::ZERO;
-        for (listener, after) in try_join_all(started).await? {
-            listeners.push(listener);
-            released_after = released_after.max(after);
-        }
-        let fleet = Self {
+        let started = (1..=size).map(|number| start_one(way, number, relay, &rating));
+        listeners.extend(try_join_all(started).await?);
+        Ok(Self {
             way,
             rating,
             listeners,
-            totals,
-        };
-        Ok((fleet, released_after))
+            results,
+        })
     }
 
     /// Waits until all listeners are ready and all messages are deleted. A woken fleet must also have
@@ -139,29 +150,33 @@ impl Fleet {
         bail!("the {} fleet does not become idle", self.way.name());
     }
 
-    pub(super) async fn idle(&self, span: Duration) -> Idle {
+    /// Returns the number of storage transactions of an idle fleet within this time.
+    pub(super) async fn idle(&self, span: Duration) -> u64 {
         let before = self.transactions();
         sleep(span).await;
-        Idle {
-            tasks: self.tasks(),
-            transactions: self.transactions() - before,
-        }
+        self.transactions() - before
     }
 
     /// Puts the batch in parts, and waits until all results have arrived. Their total must be exact.
-    pub(super) async fn work(&self, batch: &[WorkItem]) -> anyhow::Result<Outcome> {
-        self.totals.send_replace(Totals::default());
+    pub(super) async fn work(&self) -> anyhow::Result<Outcome> {
+        self.results.send_replace(BTreeMap::new());
         let before = self.transactions();
         let mut last_put = Instant::now();
         let mut ticks = interval(PUT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        for items in batch.chunks(ITEMS_PER_PUT) {
+        let units: Vec<u64> = (1..).take(GROUP).collect();
+        for first in (0..ITEMS).step_by(ITEMS_PER_PUT) {
             ticks.tick().await;
-            self.put(items).await?;
+            let item = |number| WorkItem {
+                number,
+                units: units.clone(),
+            };
+            let items: Vec<_> = (first..first + ITEMS_PER_PUT).map(item).collect();
+            self.rating.put(&self.rating.input, &items).await?;
             last_put = Instant::now();
         }
-        let mut totals = self.totals.subscribe();
-        let complete = totals.wait_for(|totals| totals.items() == ITEMS);
+        let mut results = self.results.subscribe();
+        let complete = results.wait_for(|results| results.len() == ITEMS);
         timeout(TIMEOUT, complete)
             .await
             .context("results are missing")??;
@@ -169,34 +184,15 @@ impl Fleet {
             Way::Woken => Some(self.wait_idle().await?.duration_since(last_put)),
             Way::Polling => None,
         };
-        let totals = self.totals.borrow().clone();
-        anyhow::ensure!(totals.cents == sum(batch), "the total is not exact");
+        let results = self.results.borrow().clone();
+        let cents = results.values().map(|rated| rated.cents).sum::<u64>();
+        let expected = CENTS * units.iter().sum::<u64>() * ITEMS as u64;
+        anyhow::ensure!(cents == expected, "the total is not exact");
         Ok(Outcome {
-            waited: totals.waited,
+            waited: results.values().map(|rated| rated.waited).collect(),
             at_zero,
             transactions: self.transactions() - before,
         })
-    }
-
-    /// Puts work items, and notifies.
-    async fn put(&self, items: &[WorkItem]) -> anyhow::Result<()> {
-        let messages = items
-            .iter()
-            .map(json::encode)
-            .collect::<Result<Vec<_>, _>>()?;
-        let notification = Notification {
-            payload_size: messages
-                .iter()
-                .map(|message| message.body.len() as u64)
-                .sum(),
-            messages: messages.len() as u64,
-            ..Notification::new(self.rating.input.address().clone())
-        };
-        self.rating.put(&self.rating.input, messages).await?;
-        if let Some(publisher) = &self.rating.publisher {
-            publisher.notify(notification).await?;
-        }
-        Ok(())
     }
 
     pub(super) async fn stop(self) {
@@ -208,16 +204,12 @@ impl Fleet {
         let is_ready = |one: &Listener| match self.way {
             Way::Polling => one.state().stats.gets > 0,
             // A group member without work is not woken, so it may have made no get.
-            Way::Woken => one.state().mode == ListenerMode::Pushed,
+            Way::Woken => {
+                one.state().mode == ListenerMode::Pushed && one.state().active_dequeue_tasks == 0
+            }
         };
         self.listeners.iter().all(is_ready)
             && self.sum(|stats| stats.handled) >= self.rating.puts.load(Relaxed)
-            && (self.way == Way::Polling || self.tasks() == 0)
-    }
-
-    fn tasks(&self) -> usize {
-        let listeners = self.listeners.iter();
-        listeners.map(|one| one.state().active_dequeue_tasks).sum()
     }
 
     /// The number of puts, gets and deletes so far. A listener with one task and short handlings
@@ -232,44 +224,24 @@ impl Fleet {
     }
 }
 
-/// Waits for the flag, and starts a listener. Returns also the time since the unleash.
-async fn start_parked(
+/// Starts a listener that rates work items.
+async fn start_one(
     way: Way,
     number: usize,
     relay: &str,
     rating: &Arc<Rating>,
-    parked: &Barrier,
-) -> anyhow::Result<(Listener, Duration)> {
-    let id = ListenerId::new(&format!("{}-{number}", way.name()))?;
-    let client = Client::new(relay)?;
-    let mut watch = client.watch_flag(FlagName::new(FLAG)?, id.clone());
-    let state = watch.next().await.context("the watch ended")??;
-    anyhow::ensure!(!state.set, "the flag is set before the start");
-    parked.wait().await;
-    let after = released(&mut watch).await?;
+) -> anyhow::Result<Listener> {
     if way == Way::Polling {
         // Polling listeners do not start all at the same moment.
         sleep(SECOND.mul_f64(fastrand::f64())).await;
     }
-    let builder = way.listener(&client, id, &rating.input)?;
+    let builder = way.listener(&Client::new(relay)?, &number.to_string(), &rating.input)?;
     let rating = Arc::clone(rating);
     let rate = move |delivery: Delivery| {
         let rating = Arc::clone(&rating);
         async move { rating.rate(&delivery.message).await }
     };
-    Ok((builder.start(rate).await?, after))
-}
-
-/// Waits until the flag is set. Returns the time since the unleash.
-pub(super) async fn released(watch: &mut FlagWatcher) -> anyhow::Result<Duration> {
-    loop {
-        let state = watch.next().await.context("the watch ended")??;
-        if state.set {
-            let after = state.set_at.and_then(|at| at.elapsed().ok());
-            watch.ack(state.generation).await?;
-            return Ok(after.unwrap_or_default());
-        }
-    }
+    Ok(builder.start(rate).await?)
 }
 
 async fn create_queue(way: Way, name: &str, home: &Path) -> anyhow::Result<SqliteQueue> {
@@ -282,7 +254,7 @@ impl Way {
     fn listener(
         self,
         client: &Client,
-        id: ListenerId,
+        name: &str,
         queue: &SqliteQueue,
     ) -> anyhow::Result<ListenerBuilder> {
         let config = ListenerConfig {
@@ -294,6 +266,7 @@ impl Way {
         Ok(match self {
             Self::Polling => builder.hooks(PollEverySecond).config(config),
             Self::Woken => {
+                let id = ListenerId::new(&format!("{}-{name}", self.name()))?;
                 let options = config.subscription(id, queue);
                 builder.wakes(client.subscribe(options)?).config(config)
             }
@@ -302,23 +275,37 @@ impl Way {
 }
 
 impl Rating {
-    async fn put(&self, queue: &SqliteQueue, messages: Vec<NewMessage>) -> reveille::Result<()> {
+    /// Puts messages, and notifies.
+    async fn put<T: Serialize + Sync>(
+        &self,
+        queue: &SqliteQueue,
+        items: &[T],
+    ) -> reveille::Result<()> {
+        let encoded = items.iter().map(json::encode);
+        let messages: Vec<NewMessage> = encoded.collect::<Result<_, _>>()?;
         let count = messages.len() as u64;
         queue.put(messages).await?;
         self.puts.fetch_add(count, Relaxed);
+        if let Some(publisher) = &self.publisher {
+            let notification = Notification {
+                messages: count,
+                ..Notification::new(queue.address().clone())
+            };
+            publisher.notify(notification).await?;
+        }
         Ok(())
     }
 
-    /// Rates a work item, puts the result, and notifies.
+    /// Rates a work item, and puts the result.
     async fn rate(&self, message: &Message) -> HandlerResult {
         let waited = message.inserted_at.elapsed().unwrap_or_default();
         let item: WorkItem = json::decode(&message.body).map_err(Rejected::because)?;
-        let rated = json::encode(&item.rate(waited))?;
-        self.put(&self.output, vec![rated]).await?;
-        if let Some(publisher) = &self.publisher {
-            let notification = Notification::new(self.output.address().clone());
-            publisher.notify(notification).await?;
-        }
+        let rated = Rated {
+            number: item.number,
+            cents: CENTS * item.units.iter().sum::<u64>(),
+            waited,
+        };
+        self.put(&self.output, &[rated]).await?;
         Ok(())
     }
 }

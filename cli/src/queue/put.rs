@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use reveille::{
-    Accepted, Client, Notification, Publisher, PublisherOptions, QueueAddress, duration,
+    Accepted, Notification, Publisher, QueueAddress, duration,
     listener::{RedriveOptions, redrive},
     queue::{NewMessage, WorkQueue},
 };
@@ -16,7 +16,7 @@ use crate::{
     exit::Exit,
     message::Bodies,
     output,
-    target::{Target, TargetArgs},
+    target::{PUBLISHER, Target, TargetArgs},
     values,
 };
 
@@ -68,17 +68,12 @@ pub(super) struct Move {
 /// end with an error.
 struct Stored<'a> {
     target: &'a Target,
-    queue: &'a QueueAddress,
     delay: Duration,
-    notifier: Option<Notifier>,
-    messages: u64,
-}
-
-struct Notifier {
-    client: Client,
-    publisher: Publisher,
+    /// `None`: the relay is not notified.
+    publisher: Option<Publisher>,
     /// The notifications so far.
     notifying: JoinSet<reveille::Result<Accepted>>,
+    messages: u64,
 }
 
 /// Maximum number of messages of one call to the queue.
@@ -88,7 +83,7 @@ impl Put {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         // A bad relay URL fails here, before any message is put.
-        let client = self.notify.then(|| target.client()).transpose()?;
+        let mut stored = Stored::new(&target, self.notify, self.delay)?;
         let (queue, created) = if self.create {
             let (queue, created) = create(&self.url).await?;
             (queue, Some(created))
@@ -96,16 +91,15 @@ impl Put {
             (open(&self.url).await?, None)
         };
         let address = queue.address();
-        let mut stored = Stored::new(&target, address, self.delay, client);
         let put = async |bodies: Vec<Vec<u8>>| {
             let messages = bodies.len() as u64;
             let bytes = bodies.iter().map(|body| body.len() as u64).sum::<u64>();
             let done = self.put(&*queue, bodies).await;
             match &done {
-                Ok(()) => stored.add(messages, bytes),
+                Ok(()) => stored.add(address, messages, bytes),
                 Err(error) if error.kind().is_refusal() => {}
                 // Some of them may be stored.
-                Err(_) => stored.notify(1, 0),
+                Err(_) => stored.notify(address, 1, 0),
             }
             done.with_context(|| {
                 let messages = output::count(stored.messages, "message");
@@ -113,7 +107,7 @@ impl Put {
             })
         };
         if let Err(error) = self.bodies.each(BATCH, put).await {
-            stored.acknowledged().await;
+            stored.acknowledged(address).await;
             return Err(error);
         }
         let row = json!({
@@ -127,7 +121,7 @@ impl Put {
             _ => "",
         };
         let line = format!("put {messages} into {address}{made}");
-        stored.finish(row, line).await
+        stored.finish(address, row, line).await
     }
 
     async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> reveille::Result<()> {
@@ -146,16 +140,15 @@ impl Move {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.target.resolve();
         // A bad relay URL fails here, before any message is moved.
-        let client = self.notify.then(|| target.client()).transpose()?;
+        let mut stored = Stored::new(&target, self.notify, Duration::ZERO)?;
         let (from, to) = (open(&self.from).await?, open(&self.to).await?);
         let options = RedriveOptions {
             count: self.count,
             as_is: self.as_is,
         };
         let done = redrive(&*from, &*to, &options).await?;
-        let mut stored = Stored::new(&target, to.address(), Duration::ZERO, client);
         if done.moved > 0 {
-            stored.add(done.moved, done.bytes);
+            stored.add(to.address(), done.moved, done.bytes);
         }
         let row = json!({
             "from": from.to_string(),
@@ -171,71 +164,47 @@ impl Move {
                 " (left {left} in {from}: unreadable, or too long for {to})"
             ));
         }
-        stored.finish(row, line).await
+        stored.finish(to.address(), row, line).await
     }
 }
 
 impl<'a> Stored<'a> {
-    fn new(
-        target: &'a Target,
-        queue: &'a QueueAddress,
-        delay: Duration,
-        client: Option<Client>,
-    ) -> Self {
-        let notifier = client.map(|client| {
-            let publisher = client.publisher_with(PublisherOptions {
-                name: "reveille-cli".to_owned(),
-                // The wait at the end has the time-out.
-                deadline: Duration::MAX,
-                ..PublisherOptions::default()
-            });
-            Notifier {
-                client,
-                publisher,
-                notifying: JoinSet::new(),
-            }
-        });
-        Self {
+    fn new(target: &'a Target, notifies: bool, delay: Duration) -> reveille::Result<Self> {
+        let publisher = notifies.then(|| target.publisher(PUBLISHER)).transpose()?;
+        Ok(Self {
             target,
-            queue,
             delay,
-            notifier,
+            publisher,
+            notifying: JoinSet::new(),
             messages: 0,
-        }
+        })
     }
 
-    fn add(&mut self, messages: u64, bytes: u64) {
+    fn add(&mut self, queue: &QueueAddress, messages: u64, bytes: u64) {
         self.messages += messages;
-        self.notify(messages, bytes);
+        self.notify(queue, messages, bytes);
     }
 
-    /// Notifies the relay, if there is a client, without a wait for the acknowledgement.
-    fn notify(&mut self, messages: u64, bytes: u64) {
-        let Some(notifier) = &mut self.notifier else {
+    /// Notifies the relay, if it is to be, without a wait for the acknowledgement.
+    fn notify(&mut self, queue: &QueueAddress, messages: u64, bytes: u64) {
+        let Some(publisher) = self.publisher.clone() else {
             return;
         };
         let notification = Notification {
             payload_size: bytes,
             messages,
             delay: self.delay,
-            ..Notification::new(self.queue.clone())
+            ..Notification::new(queue.clone())
         };
-        let publisher = notifier.publisher.clone();
         let notify = async move { publisher.notify(notification).await };
-        notifier.notifying.spawn(notify);
+        self.notifying.spawn(notify);
     }
 
     /// Waits for the acknowledgement of all notifications; returns the number of listeners. `None` if the
     /// relay was not notified. If it does not acknowledge, prints what to do.
-    async fn acknowledged(&mut self) -> Option<Result<u32, ()>> {
-        let Notifier {
-            client,
-            publisher,
-            notifying,
-        } = self
-            .notifier
-            .as_mut()
-            .filter(|one| !one.notifying.is_empty())?;
+    async fn acknowledged(&mut self, queue: &QueueAddress) -> Option<Result<u32, ()>> {
+        let notifying = &mut self.notifying;
+        let publisher = self.publisher.as_ref().filter(|_| !notifying.is_empty())?;
         let all = async {
             let (mut newest, mut refused) = (Accepted::default(), None);
             while let Some(accepted) = notifying.join_next().await {
@@ -247,15 +216,12 @@ impl<'a> Stored<'a> {
             }
             refused.map_or(Ok(newest), Err)
         };
-        let accepted = self
-            .target
-            .acknowledged(client, all, || publisher.failure())
-            .await;
+        let accepted = self.target.acknowledged(publisher, all).await;
         Some(accepted.map(|one| one.listeners).map_err(|error| {
             if self.messages == 0 {
                 return;
             }
-            let (queue, messages, relay) = (self.queue, self.messages, &self.target.relay);
+            let (messages, relay) = (self.messages, &self.target.relay);
             output::note(format_args!(
                 "error: the messages are stored, but the relay did not acknowledge the notification: \
                  {error}; do not put them again, but run `reveille notify {queue} --messages {messages} \
@@ -265,8 +231,13 @@ impl<'a> Stored<'a> {
     }
 
     /// Prints the result, with that of the notifications.
-    async fn finish(mut self, mut row: Value, mut line: String) -> anyhow::Result<Exit> {
-        let acknowledged = self.acknowledged().await;
+    async fn finish(
+        mut self,
+        queue: &QueueAddress,
+        mut row: Value,
+        mut line: String,
+    ) -> anyhow::Result<Exit> {
+        let acknowledged = self.acknowledged(queue).await;
         (row["notified"], row["listeners"]) = (Value::Null, Value::Null);
         if let Some(acknowledged) = acknowledged {
             row["notified"] = acknowledged.is_ok().into();

@@ -24,7 +24,13 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Args;
-use crate::{child::Process, output::Format, target::Target, values};
+use crate::{
+    child::Process,
+    listeners::selectors,
+    output::{Format, span},
+    target::Target,
+    values,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct HookArgs {
@@ -35,7 +41,7 @@ pub(super) struct HookArgs {
         requires = "policy",
         conflicts_with_all = [
             "max", "per", "serve", "idle", "depth", "visibility_timeout", "check", "poll",
-            "max_load", "min_free", "when_cmd", "group", "grace", "command",
+            "when_cmd", "group", "grace", "command",
         ]
     )]
     pub(super) hook: Option<String>,
@@ -333,10 +339,11 @@ async fn look(
     add_nodes(&mut look.load, &listed, queues);
     if reads_latency {
         let stats = client.stats().await?;
-        look.load.is_partial |= !stats.unanswered.is_empty();
+        let is_whole = stats.unanswered_relays.is_empty();
+        look.load.is_partial |= !is_whole;
         // The latencies of a relay that answers again would all be new ones.
-        let is_whole = stats.unanswered.is_empty();
-        look.latencies = is_whole.then_some(stats.totals.handler_latency);
+        let latencies = stats.totals.and_then(|totals| totals.handler_latency);
+        look.latencies = latencies.filter(|_| is_whole);
     }
     Ok(look)
 }
@@ -344,8 +351,9 @@ async fn look(
 /// Returns the messages that may wait in a queue. A timed wake-up counts no message, and a relay that
 /// restarted, or missed notifications, knows none: a queue that was not read since counts as one.
 fn waiting(queue: &QueueInfo, doubted_for: Option<Duration>) -> u64 {
-    let is_newer = |doubt: Duration| queue.depth_age.is_some_and(|age| age <= doubt);
-    let is_read = match (queue.idle_for, queue.depth_age) {
+    let (idle_for, depth_age) = (span(queue.idle_for), span(queue.depth_age));
+    let is_newer = |doubt: Duration| depth_age.is_some_and(|age| age <= doubt);
+    let is_read = match (idle_for, depth_age) {
         (None, _) => true,
         (Some(idle_for), Some(age)) => age <= idle_for,
         (Some(_), None) => false,
@@ -361,8 +369,8 @@ fn add_nodes(load: &mut FleetLoad, listeners: &[ListenerInfo], queues: &[QueueAd
     };
     let mut nodes: BTreeMap<&str, bool> = BTreeMap::new();
     for one in listeners {
-        let is_central = one.agent && one.group.is_none();
-        if is_central || !one.selectors.iter().any(matches) {
+        let is_central = one.agent && one.group.is_empty();
+        if is_central || !selectors(one).iter().any(matches) {
             continue;
         }
         let works = one.active_dequeue_tasks > 0 || one.busy > 0 || one.busy_for.is_some();
@@ -380,22 +388,15 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn queue(idle_for: Option<u32>, depth_age: Option<u32>) -> QueueInfo {
+    fn queue(idle_for: Option<i64>, depth_age: Option<i64>) -> QueueInfo {
+        let span = |seconds| prost_types::Duration { seconds, nanos: 0 };
         QueueInfo {
             storage_account: "a".to_owned(),
             queue_name: "q".to_owned(),
-            sequence: 0,
-            notifications: 0,
-            payload_size: 0,
-            messages: 0,
-            listeners: 0,
-            timers: 0,
-            idle_for: idle_for.map(|seconds| SECOND * seconds),
+            idle_for: idle_for.map(span),
             current_queue_depth: depth_age.map(|_| 0),
-            depth_age: depth_age.map(|seconds| SECOND * seconds),
-            backlog: 0,
-            in_doubt: false,
-            busy: 0,
+            depth_age: depth_age.map(span),
+            ..QueueInfo::default()
         }
     }
 
@@ -424,47 +425,40 @@ mod tests {
         assert_eq!(waiting(&backlog, None), 7);
     }
 
-    fn listener(id: &str, selector: &str, active: u32) -> ListenerInfo {
-        ListenerInfo {
+    fn listener(id: &str, account: &str, queue: &str, active: u32) -> ListenerInfo {
+        let mut listener = ListenerInfo {
             listener_id: id.to_owned(),
-            subscription_id: String::new(),
-            selectors: vec![selector.to_owned()],
-            capacity: 1,
-            visibility_timeout: SECOND,
-            connected_for: SECOND,
-            queues: 1,
-            busy: 0,
-            owed: 0,
             active_dequeue_tasks: active,
             total_dequeue_tasks: 4,
-            group: Some("agents".to_owned()),
-            polling: false,
-            silent_for: None,
-            busy_for: None,
-            lost_for: None,
-            agent: false,
-        }
+            group: "agents".to_owned(),
+            ..ListenerInfo::default()
+        };
+        // The type of a selector has no name outside of the library.
+        listener.selectors.resize_with(1, Default::default);
+        listener.selectors[0].storage_account = account.to_owned();
+        listener.selectors[0].queue_name = queue.to_owned();
+        listener
     }
 
     #[test]
     fn listeners_of_the_queues_are_nodes_and_central_agents_are_not() {
         let central = ListenerInfo {
             agent: true,
-            group: None,
+            group: String::new(),
             busy: 1,
-            ..listener("central", "a/q", 0)
+            ..listener("central", "a", "q", 0)
         };
         let busy = ListenerInfo {
             busy: 1,
-            ..listener("busy", "a/*", 0)
+            ..listener("busy", "a", "*", 0)
         };
         let listeners = [
             central,
             busy,
-            listener("one", "a/q", 3),
-            listener("one", "a/q", 0),
-            listener("idle", "a/q", 0),
-            listener("other", "a/other", 4),
+            listener("one", "a", "q", 3),
+            listener("one", "a", "q", 0),
+            listener("idle", "a", "q", 0),
+            listener("other", "a", "other", 4),
         ];
         let mut load = FleetLoad::default();
         add_nodes(&mut load, &listeners, &["a/q".parse().expect("a queue")]);

@@ -1,9 +1,8 @@
-//! Runs a worker's command to its end, and reads the signals of the machine.
+//! Runs a worker's command to its end, and asks whether there is room for one.
 
 use std::{ffi::OsString, process::Stdio, time::Duration};
 
 use async_trait::async_trait;
-use bytesize::ByteSize;
 use reveille::agent::{Worker, WorkerEnd, Workers};
 use tokio_util::sync::CancellationToken;
 
@@ -15,11 +14,7 @@ pub(super) struct CommandWorkers {
     pub(super) command: Vec<OsString>,
     pub(super) serve: bool,
     pub(super) grace: Duration,
-    /// For each CPU: above it there is no room for a worker.
-    pub(super) max_load: Option<f64>,
-    /// Below it there is no room.
-    pub(super) min_free: Option<ByteSize>,
-    /// While it fails, there is no room.
+    /// While it fails, there is no room for a worker.
     pub(super) when_cmd: Option<String>,
 }
 
@@ -60,19 +55,6 @@ impl Workers for CommandWorkers {
     }
 
     async fn no_room(&self) -> Option<String> {
-        if let Some(most) = self.max_load {
-            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-            let load = load_of(&read("/proc/loadavg")) / cpus as f64;
-            if load > most {
-                return Some(format!("the load is {load:.2} for each CPU, above {most}"));
-            }
-        }
-        if let Some(least) = self.min_free {
-            let free = free_of(&read("/proc/meminfo"));
-            if free < least {
-                return Some(format!("{free} of memory are free, below {least}"));
-            }
-        }
         let command = self.when_cmd.as_ref()?;
         let quiet = format!("{{ {command}\n}} >/dev/null 2>&1");
         let shell = ["sh", "-c", &quiet].map(OsString::from);
@@ -90,27 +72,8 @@ impl Workers for CommandWorkers {
     }
 
     fn has_signals(&self) -> bool {
-        self.max_load.is_some() || self.min_free.is_some() || self.when_cmd.is_some()
+        self.when_cmd.is_some()
     }
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
-/// Returns the load of the last minute; without end where it cannot be read.
-fn load_of(loadavg: &str) -> f64 {
-    let load = loadavg.split_whitespace().next();
-    load.and_then(|load| load.parse().ok())
-        .unwrap_or(f64::INFINITY)
-}
-
-/// Returns the memory that programs can get without swapping; 0 where it cannot be read.
-fn free_of(meminfo: &str) -> ByteSize {
-    let mut lines = meminfo.lines();
-    let free = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
-    let free = free.and_then(|free| free.split_whitespace().next()?.parse().ok());
-    ByteSize::kib(free.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -119,21 +82,11 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_kernels_files_are_parsed() {
-        assert!((load_of("1.25 0.70 0.40 2/345 6789\n") - 1.25).abs() < 1e-9);
-        let meminfo = "MemTotal:  100 kB\nMemAvailable:     20 kB\n";
-        assert_eq!(free_of(meminfo), ByteSize::kib(20));
-        assert_eq!((load_of(""), free_of("")), (f64::INFINITY, ByteSize(0)));
-    }
-
     fn workers(serve: bool, when_cmd: Option<&str>) -> CommandWorkers {
         CommandWorkers {
             command: Vec::new(),
             serve,
             grace: Duration::ZERO,
-            max_load: Some(1e9),
-            min_free: Some(ByteSize(0)),
             when_cmd: when_cmd.map(str::to_owned),
         }
     }
@@ -144,12 +97,6 @@ mod tests {
             let why = workers(false, command).no_room().await;
             assert_eq!(why.is_none(), has_room, "{command:?}: {why:?}");
         }
-        let memory = CommandWorkers {
-            min_free: Some(ByteSize(u64::MAX)),
-            ..workers(false, None)
-        };
-        let why = memory.no_room().await.expect("no machine has it");
-        assert!(why.contains("of memory are free"), "{why}");
     }
 
     #[test]

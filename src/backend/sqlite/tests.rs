@@ -8,7 +8,7 @@ use std::{
 use rusqlite::{Connection, ffi};
 use tokio::time::Instant;
 
-use super::{Database, Missing, Schema, backup, error, open::LOCK_TIMEOUT, with_suffix};
+use super::{Database, Missing, Schema, error, open::LOCK_TIMEOUT, with_suffix};
 use crate::error::{Error, ErrorKind, Result};
 
 const SCHEMA: Schema = Schema {
@@ -656,37 +656,6 @@ async fn opening_to_read_writes_nothing_and_waits_for_nobody() {
     add(&other.expect("open"), 2).await.expect("written");
     assert!(began.elapsed() < LOCK_TIMEOUT, "{:?}", began.elapsed());
     assert_eq!(sum(&database).await, 3);
-}
-
-#[tokio::test]
-async fn a_backup_has_what_the_log_has() {
-    let (_directory, path) = place();
-    let database = one(&path).await;
-    assert!(log_of(&path).exists());
-    let to = path.with_file_name("copy.db");
-    backup(&path, &to).await.expect("copied");
-    assert!(!log_of(&to).exists());
-    add(&database, 2).await.expect("written");
-    let copy = Database::open(&to, SCHEMA, Missing::Refuse).await;
-    let copy = copy.expect("open");
-    assert_eq!((sum(&copy).await, sum(&database).await), (1, 3));
-    let error = backup(&path, &to).await.expect_err("it exists");
-    assert_eq!(error.kind(), ErrorKind::Conflict);
-    let foreign = path.with_file_name("foreign.db");
-    let other = Connection::open(&foreign).expect("open");
-    other.execute_batch("CREATE TABLE a (b)").expect("a table");
-    let error = backup(&foreign, &path.with_file_name("new.db")).await;
-    assert_eq!(error.expect_err("foreign").kind(), ErrorKind::Invalid);
-    let left = path
-        .parent()
-        .expect("a directory")
-        .read_dir()
-        .expect("read");
-    let left = left.filter(|entry| {
-        let name = entry.as_ref().expect("an entry").file_name();
-        name.to_string_lossy().contains(".part")
-    });
-    assert_eq!(left.count(), 0);
 }
 
 #[test]

@@ -49,7 +49,8 @@ async fn a_token_is_accepted_until_it_is_revoked() {
     assert!(error.contains("a credential is required"), "{error}");
     // Health is for balancers, which have no credential.
     let health = relay.client(Credential::default());
-    assert!(within("an answer", health.health()).await.expect("serves"));
+    let reason = within("an answer", health.not_ready()).await;
+    assert_eq!(reason.expect("an answer"), None);
 }
 
 #[tokio::test]

@@ -212,6 +212,6 @@ async fn a_connection_at_its_maximum_age_is_replaced_and_nothing_is_lost() {
     // Without the limit the client keeps its first connections.
     assert!(wire.connections() > first_connections, "not replaced");
     // The stream of wake-ups has an age of its own, and stays on its connection until then.
-    assert_eq!(wakes.state(), ConnectionState::Connected);
+    assert_eq!(wakes.link().borrow().connection, ConnectionState::Connected);
     assert!(counted >= sent, "{counted} of {sent}");
 }

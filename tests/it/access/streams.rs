@@ -42,7 +42,7 @@ async fn a_revoked_token_ends_its_streams_and_a_renewed_one_opens_them_again() {
     // Not applied at once: the relay finds the change by itself.
     relay.tokens().revoke(first.id()).expect("revoked");
     let revoked = async {
-        while watch.state() == ConnectionState::Connected {
+        while watch.link().borrow().connection == ConnectionState::Connected {
             let event = tokio::time::timeout(STEP, watch.next_event()).await;
             assert!(!matches!(event, Ok(None | Some(Err(_)))), "{event:?}");
         }

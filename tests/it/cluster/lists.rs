@@ -99,8 +99,8 @@ async fn relays_that_do_not_answer_are_named() {
     let states = async || -> Vec<(String, RelayState)> {
         let relays = within("a list", client.relays()).await.expect("listed");
         relays
-            .into_iter()
-            .map(|one| (one.relay_id, one.state))
+            .iter()
+            .map(|one| (one.relay_id.clone(), one.state()))
             .collect()
     };
     let named = |all: &[(&str, RelayState)]| -> Vec<(String, RelayState)> {
@@ -108,7 +108,7 @@ async fn relays_that_do_not_answer_are_named() {
             .map(|(id, state)| ((*id).to_owned(), *state))
             .collect()
     };
-    use RelayState::{Answering, Left, Missing, Present};
+    use RelayState::{Left, Missing, Present, Self_ as Answering};
     let all = [
         ("relay-0", Answering),
         ("relay-1", Present),
@@ -220,7 +220,7 @@ async fn acknowledgements_are_counted_over_all_relays() {
         }
     };
     within("all are counted", all).await;
-    let listed = flags.watchers(Some(&flag));
+    let listed = flags.watchers(&flag);
     let listed = within("a list", listed).await.expect("listed");
     let listed: Vec<_> = listed
         .iter()

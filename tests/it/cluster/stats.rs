@@ -5,11 +5,14 @@ use std::time::Duration;
 use reveille::{Notification, QueueInfo, QueueOrder, QueueQuery, WakeReason};
 
 use super::{Cluster, drained};
-use crate::support::{listening, queue, until, within, woken};
+use crate::{
+    stats::{next, watch_stats},
+    support::{listening, queue, until, within, woken},
+};
 
 async fn ordered(client: &reveille::Client, order: QueueOrder) -> Vec<QueueInfo> {
     let query = QueueQuery {
-        order,
+        order_by: order.into(),
         ..QueueQuery::default()
     };
     let listed = within("a list", client.queues_where(&query)).await;
@@ -31,9 +34,9 @@ async fn the_figures_are_those_of_all_relays_and_the_silent_one_is_named() {
     }
     let client = cluster.client(0);
     let interval = Duration::from_millis(250);
-    let mut watch = client.watch_stats(interval).await.expect("opened");
-    let first = within("figures", watch.next()).await.expect("open");
-    assert_eq!(first.expect("read").relays.len(), 2);
+    let opened = watch_stats(client.url(), interval).await;
+    let mut watch = opened.expect("opened");
+    assert_eq!(next(&mut watch).await.relays.len(), 2);
     for relay in 0..2 {
         let publisher = cluster.client(relay).publisher("tests");
         let notified = publisher.notify(Notification::new(queue("acct/orders")));
@@ -41,8 +44,7 @@ async fn the_figures_are_those_of_all_relays_and_the_silent_one_is_named() {
     }
     let mut counted = 0;
     let stats = loop {
-        let stats = within("figures", watch.next()).await.expect("open");
-        let stats = stats.expect("read");
+        let stats = next(&mut watch).await;
         for busy in &stats.busiest {
             assert_eq!((&*busy.queue_name, busy.listeners), ("orders", 2));
             counted += busy.notifications;
@@ -53,19 +55,20 @@ async fn the_figures_are_those_of_all_relays_and_the_silent_one_is_named() {
     };
     let ids = stats.relays.iter().map(|one| &*one.relay_id);
     assert_eq!(ids.collect::<Vec<_>>(), ["relay-0", "relay-1"]);
-    let own = stats.relays.iter().map(|one| one.totals.notifications);
+    let own = stats.relays.iter().flat_map(|one| &one.totals);
+    let own = own.map(|totals| totals.notifications);
     assert_eq!(own.collect::<Vec<_>>(), [1, 1]);
-    let (totals, levels) = (&stats.totals, &stats.levels);
+    let (totals, levels) = (stats.totals.expect("sums"), stats.levels.expect("sums"));
     assert_eq!((totals.notifications, totals.messages), (2, 2));
     assert_eq!(
         (levels.subscriptions, levels.asleep, levels.queues),
         (2, 2, 1)
     );
-    assert_eq!(stats.unanswered, [""; 0]);
+    assert_eq!(stats.unanswered_relays, [""; 0]);
     drop(cluster.nodes.pop());
     until("it is named", async || {
         let stats = within("figures", client.stats()).await.expect("read");
-        stats.unanswered == ["relay-1"] && stats.relays.len() == 1
+        stats.unanswered_relays == ["relay-1"] && stats.relays.len() == 1
     })
     .await;
 }

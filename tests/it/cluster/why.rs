@@ -1,6 +1,6 @@
 //! The explanation of a queue whose listener is at another relay.
 
-use reveille::{DecisionKind, FindingKind, Notification, WakeReason};
+use reveille::{DecisionKind, FindingKind, Notification};
 
 use super::{Cluster, drained};
 use crate::support::{listening, queue, told, until, within, woken};
@@ -13,7 +13,7 @@ async fn a_queue_is_explained_with_what_all_relays_know() {
         let explained = within("an answer", client.explain(&orders)).await;
         explained.expect("explained")
     };
-    assert_eq!(explain().await.findings[0].kind, FindingKind::NoListener);
+    assert_eq!(explain().await.findings[0].kind(), FindingKind::NoListener);
     let mut wakes = cluster
         .client(1)
         .subscribe(listening("worker-1", &["acct/orders"]))
@@ -39,18 +39,18 @@ async fn a_queue_is_explained_with_what_all_relays_know() {
     })
     .await;
     assert_eq!(handled.findings.len(), 1, "{handled:?}");
-    assert!(handled.unanswered.is_empty(), "{handled:?}");
+    assert!(handled.unanswered_relays.is_empty(), "{handled:?}");
     let decided = |relay: &str| {
         let of_relay = handled.decisions.iter().filter(|one| one.relay_id == relay);
         of_relay
-            .map(|one| (one.kind, one.reason))
+            .map(|one| (one.kind(), one.reason().as_str_name()))
             .collect::<Vec<_>>()
     };
     use DecisionKind::{Empty, Joined, Notified, Woken};
-    let unspecified = WakeReason::Unspecified;
+    let unspecified = "WAKE_REASON_UNSPECIFIED";
     assert_eq!(decided("relay-0"), [(Notified, unspecified)]);
     // Relays that have just met resync (C6), maybe after the listener has joined: a second CATCH_UP.
-    let checked = (Woken, WakeReason::CatchUp);
+    let checked = (Woken, "WAKE_REASON_CATCH_UP");
     let (checks, others): (Vec<_>, Vec<_>) = decided("relay-1")
         .into_iter()
         .partition(|one| *one == checked);
@@ -60,22 +60,26 @@ async fn a_queue_is_explained_with_what_all_relays_know() {
         [
             (Joined, unspecified),
             (Empty, unspecified),
-            (Woken, WakeReason::Notified),
+            (Woken, "WAKE_REASON_NOTIFIED"),
             (Empty, unspecified),
         ]
     );
     let ages: Vec<_> = handled.decisions.iter().map(|one| one.ago).collect();
-    assert!(ages.is_sorted_by(|one, two| one >= two), "{ages:?}");
+    let age = |ago: &Option<prost_types::Duration>| ago.map(|ago| (ago.seconds, ago.nanos));
+    assert!(
+        ages.is_sorted_by(|one, two| age(one) >= age(two)),
+        "{ages:?}"
+    );
     // It dies and does not say that it leaves.
     drop(cluster.nodes.pop());
     until("its relay is missing", async || {
         let alone = explain().await;
-        alone.unanswered == ["relay-1"]
-            && alone.findings[0].kind == FindingKind::NoListener
+        alone.unanswered_relays == ["relay-1"]
+            && alone.findings[0].kind() == FindingKind::NoListener
             && alone
                 .findings
                 .iter()
-                .any(|one| one.kind == FindingKind::RelayMissing)
+                .any(|one| one.kind() == FindingKind::RelayMissing)
     })
     .await;
 }

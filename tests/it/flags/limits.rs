@@ -36,7 +36,7 @@ async fn a_relay_at_its_limit_refuses_another_flag_and_serves_the_others() {
     let mut next = std::pin::pin!(two.next());
     let early = tokio::time::timeout(std::time::Duration::from_millis(300), next.as_mut()).await;
     assert!(early.is_err(), "{early:?}");
-    assert_eq!(one.state(), ConnectionState::Connected);
+    assert_eq!(one.link().borrow().connection, ConnectionState::Connected);
     drop(one);
     let told = within("a state", next).await.expect("not closed");
     assert!(!told.expect("not refused for good").set);

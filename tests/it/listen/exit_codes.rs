@@ -151,38 +151,3 @@ async fn a_hangup_of_a_service_is_ignored() {
     let notified = relay.run(&["notify", "acct/orders"]).await;
     assert_eq!(notified.status.code(), Some(0));
 }
-
-/// Returns the states of a process's children, such as `Z` of a zombie.
-#[cfg(target_os = "linux")]
-fn children(process: &str) -> Vec<String> {
-    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
-    let children = children.expect("it runs");
-    let state = |child: &str| {
-        let stat = fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        Some(fields.split_whitespace().next()?.to_owned())
-    };
-    children.split_whitespace().filter_map(state).collect()
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn the_first_process_of_a_container_waits_for_orphans_and_passes_signals_on() {
-    // Orphans come to this process, which waits for none, unless another one takes them before.
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("set");
-    let place = Place::new().await;
-    let script = ["sh", "-c", "sleep 0.1 & exit 0"];
-    let mut command = place.command(&["--no-relay"], &script);
-    command.env("REVEILLE_INIT", "1").stdout(Stdio::null());
-    let listening = Listening::start(command);
-    listening.tells("message", "listening").await;
-    place.put(&[&b"x"[..]; 5]).await;
-    until("handled", async || place.depth().await == 0).await;
-    let init = listening.child.id().expect("it runs").to_string();
-    until("one child", async || children(&init).len() == 1).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let own = children(&std::process::id().to_string());
-    assert!(!own.contains(&"Z".to_owned()), "{own:?}");
-    listening.signal("TERM");
-    assert_eq!(listening.ends().await.code, Some(0));
-}

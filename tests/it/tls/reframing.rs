@@ -183,8 +183,8 @@ pub(crate) async fn are_served(
     tokio::time::sleep(silence).await;
     join_all(pairs.iter_mut().map(Pair::notify)).await;
     for client in pairs.into_iter().map(|pair| pair.client) {
-        let health = within("an answer", client.health()).await;
-        assert!(health.expect("an answer"));
+        let reason = within("an answer", client.not_ready()).await;
+        assert_eq!(reason.expect("an answer"), None);
     }
     let admin = relay.admin_address().expect("an admin port");
     let connections = figure_as(admin, "reveille_connections", clients[0].0);
