@@ -17,7 +17,7 @@ const screenshots = rest[rest.indexOf('--screenshots') + 1 || rest.length];
 const FLAG = 'go-live';
 const FLEET = 50;
 const STOPPED = 'node-17';
-const VIEWS = ['/', '/queues', '/queues/acct/first', '/listeners', '/flags', `/flags/${FLAG}`, '/relays', '/store', '/login'];
+const VIEWS = ['/', '/queues', '/queues/acct/first', '/listeners', '/flags', `/flags/${FLAG}`, '/relays', '/login'];
 
 if (!binary) {
   console.error('usage: node tests/console.mjs PATH/TO/reveille [--screenshots DIR]');
@@ -227,7 +227,7 @@ try {
 
   await check('keys change the view, focus the search, open rows and the help', async () => {
     await go(page, '/');
-    for (const [key, title] of [['q', 'Queues'], ['l', 'Listeners'], ['f', 'Flags'], ['r', 'Relays'], ['s', 'Store'], ['o', 'Overview'], ['q', 'Queues']]) {
+    for (const [key, title] of [['q', 'Queues'], ['l', 'Listeners'], ['f', 'Flags'], ['r', 'Relays'], ['o', 'Overview'], ['q', 'Queues']]) {
       await page.keyboard.press('g');
       await page.keyboard.press(key);
       await until(`g ${key}`, async () => await heading(page) === title, 3000);
@@ -261,17 +261,6 @@ try {
     equal((await names()).join(), 'hold/two,hold/one', 'the order under the pointer');
     await page.mouse.move(0, 0);
     await until('the new order', async () => (await names()).join() === 'hold/one,hold/two', 3000);
-  });
-
-  await check('the store shows the lease that a process holds', async () => {
-    const holder = start('lease', 'run', 'billing', '--store', `sqlite:${join(directory, 'store.db')}`, '--', 'sleep', '60');
-    await go(page, '/store');
-    await until('the lease', async () => {
-      await page.getByRole('button', { name: 'Read again' }).click();
-      return page.getByRole('row', { name: /billing/ }).getByText('held').isVisible();
-    });
-    await page.getByText('The store has no sweep job').waitFor();
-    holder.kill('SIGTERM');
   });
 
   const fleet = new Map(Array.from({ length: FLEET }, (_, i) => {

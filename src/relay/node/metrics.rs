@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -29,6 +29,9 @@ pub(super) struct RelayStatus {
     #[cfg(feature = "courier")]
     pub(super) queues: Option<Arc<crate::courier::Host>>,
 }
+
+/// Time limit of a read of the store: a slow store does not delay a probe of an orchestrator.
+const STORE_WITHIN: Duration = Duration::from_secs(2);
 
 impl RelayStatus {
     /// Returns the reached limits, at which new connections wait and new queues, cursors or timers
@@ -69,7 +72,7 @@ impl StatusSource for RelayStatus {
             checks.push(Check::optional("access", stale));
         }
         let unreadable = match reads_store {
-            true => unreadable_store(&*self.store).await,
+            true => unreadable_store(&*self.store, STORE_WITHIN).await,
             false => None,
         };
         // Only flags need the store; wake-ups do not.

@@ -5,7 +5,6 @@
 
 pub(super) mod pages;
 pub(super) mod ranked;
-pub(super) mod stored;
 
 use std::{sync::Arc, time::Duration};
 

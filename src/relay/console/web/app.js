@@ -10,10 +10,9 @@ import { Overview } from './overview.js';
 import { QueueView } from './queue.js';
 import { Queues } from './queues.js';
 import { Relays } from './relays.js';
-import { StoreView } from './store.js';
 
 const VIEWS = [
-  ['o', '/', 'Overview'], ['q', '/queues', 'Queues'], ['l', '/listeners', 'Listeners'], ['f', '/flags', 'Flags'], ['r', '/relays', 'Relays'], ['s', '/store', 'Store'],
+  ['o', '/', 'Overview'], ['q', '/queues', 'Queues'], ['l', '/listeners', 'Listeners'], ['f', '/flags', 'Flags'], ['r', '/relays', 'Relays'],
 ];
 // The time for the second key of `g q`.
 const SEQUENCE = 1500;
@@ -107,7 +106,6 @@ function view([name = '', first, second], query) {
   if (name === 'flags' && first !== undefined) return [first, '/flags', html`<${FlagView} key=${first} name=${first} query=${query} />`];
   if (name === 'flags') return ['Flags', '/flags', html`<${Flags} query=${query} />`];
   if (name === 'relays') return ['Relays', '/relays', html`<${Relays} />`];
-  if (name === 'store') return ['Store', '/store', html`<${StoreView} />`];
   return ['Not found', '', html`<h1 tabindex="-1">There is no such view</h1><p><a href="#/">Overview</a></p>`];
 }
 

@@ -16,7 +16,7 @@ use crate::{
         server::{
             access::{Access, local_calls::ConsoleDoor, requester::Needs},
             http2::service::check_accepts_streams,
-            lists::{Lists, stored::stored},
+            lists::Lists,
         },
     },
     types::QueueAddress,
@@ -78,14 +78,6 @@ impl proto::admin_server::Admin for AdminService {
         request: Request<proto::GetHistoryRequest>,
     ) -> Result<Response<proto::GetHistoryResponse>, Status> {
         Ok(Response::new(self.relay.history(request.get_ref().day)))
-    }
-
-    async fn get_store(
-        &self,
-        _: Request<proto::GetStoreRequest>,
-    ) -> Result<Response<proto::GetStoreResponse>, Status> {
-        let read = self.lists.in_time(stored(self.stats.store()));
-        Ok(Response::new(read.await?))
     }
 
     async fn open_console(

@@ -9,19 +9,19 @@ use std::{
 };
 
 use futures_core::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 use tonic::Status;
 
-use super::{findings::of_all, store_probe::StoreProbe};
+use super::findings::of_all;
 use crate::{
     base::{
-        clock::wall,
+        clock::{Tick, wall},
         histogram::HistogramSnapshot,
         task::{Work, spend},
         text::opaque_debug,
     },
     coordination::flag::Flags,
-    error::Result,
+    error::{Error, ErrorKind, Result},
     relay::{
         hub::{ActiveQueue, ActivityWatch},
         runtime::{Relay, RelayFigures, SilentRelays},
@@ -31,7 +31,7 @@ use crate::{
             lists::{ask, ranked::named_queues},
         },
     },
-    store::BlobStore,
+    store::{BlobName, BlobStore},
     types::QueueAddress,
     wire::{
         checked_span,
@@ -48,7 +48,9 @@ pub(crate) struct StatsSource {
     pub(super) access: Access,
     /// The services exist before the connections.
     pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
-    store: Arc<StoreProbe>,
+    store: Arc<dyn BlobStore>,
+    /// When the store is read next, and why the newest read has failed.
+    store_state: Arc<Mutex<(Tick, Option<String>)>>,
 }
 
 /// The figures of all relays at one moment.
@@ -80,6 +82,23 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Queues of a response.
 const BUSIEST: usize = 50;
 
+/// Time limit of a read of the store, for figures for which other relays wait a second.
+const STORE_WITHIN: Duration = Duration::from_millis(500);
+/// Each read is a request to the store.
+const STORE_READ_EVERY: Duration = Duration::from_secs(10);
+
+/// Returns why the store of the flags cannot be read; `None` if it can.
+pub(crate) async fn unreadable_store(store: &dyn BlobStore, within: Duration) -> Option<String> {
+    let read = async { store.get(&BlobName::new("flags/ready")?).await };
+    let slow = |_| {
+        let message = format!("store {store} does not answer");
+        Err(Error::new(ErrorKind::Timeout, message))
+    };
+    let read = tokio::time::timeout(within, read).await;
+    let failed = read.unwrap_or_else(slow).err();
+    failed.map(|error| error.to_string())
+}
+
 /// Reads the interval of a request, within its limits.
 ///
 /// # Errors
@@ -101,7 +120,8 @@ impl StatsSource {
             flags,
             access,
             connections: Arc::default(),
-            store: Arc::new(StoreProbe::new(store)),
+            store,
+            store_state: Arc::default(),
         }
     }
 
@@ -111,14 +131,22 @@ impl StatsSource {
         _ = self.connections.set(connections);
     }
 
-    pub(crate) fn store(&self) -> &dyn BlobStore {
-        self.store.store()
+    /// Returns why the store cannot be read, by a read of the last ten seconds.
+    async fn unreadable_store(&self) -> Option<String> {
+        let mut state = self.store_state.lock().await;
+        let now = self.relay.now();
+        if now >= state.0 {
+            *state = (
+                now + STORE_READ_EVERY,
+                unreadable_store(&*self.store, STORE_WITHIN).await,
+            );
+        }
+        state.1.clone()
     }
 
     /// Returns the figures of this relay.
     pub(crate) async fn own(&self) -> proto::RelayStats {
-        let unreadable = self.store.failure(self.relay.now()).await;
-        let findings = self.findings(unreadable).await;
+        let findings = self.findings(self.unreadable_store().await).await;
         let (relay, figures) = (&self.relay, self.relay.figures());
         let connections = self.connections.get().map_or(0, |all| all.open());
         let levels = proto::Levels {
