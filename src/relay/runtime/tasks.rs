@@ -1,9 +1,8 @@
-//! The tasks that run the hub: timers, fan-out, forgetting, and the log of queues without
-//! listeners.
+//! The tasks that run the hub: timers, fan-out, forgetting, and the log of silent listeners.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use super::{RelayInner, SilentRelays};
+use super::RelayInner;
 use tokio::time::MissedTickBehavior;
 use tracing::field::display;
 
@@ -16,7 +15,7 @@ use crate::{
     relay::hub::{Named, WakeBatch},
 };
 
-/// The interval of log lines about queues without listeners.
+/// The interval of log lines about lost listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 /// The interval of searches for listeners that do not report: it locks each subscription.
 const SILENCE_EVERY: Duration = Duration::from_secs(5);
@@ -31,10 +30,6 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
     let fan = Arc::clone(shared);
     scope.spawn_restarting("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (shared.config.forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
-    let no_listeners = Arc::clone(shared);
-    scope.spawn_restarting("queues without listeners", move || {
-        log_queues_without_listeners(Arc::clone(&no_listeners))
-    });
     let listeners = Arc::clone(shared);
     scope.spawn_restarting("listeners that do not answer", move || {
         log_listeners_without_answer(Arc::clone(&listeners))
@@ -186,25 +181,6 @@ async fn log_listeners_without_answer(shared: Arc<RelayInner>) {
                 listeners = silent.others,
                 "more listeners were woken and have not reported"
             );
-        }
-    }
-}
-
-/// Logs each queue that was notified without a listener once: no error, but often a misspelling.
-async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
-    let mut ticks = tokio::time::interval(LOG_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let (named, others) = shared.hub.take_queues_without_listeners();
-        let mut silent = SilentRelays::default();
-        for queue in &named {
-            if !shared.may_have_listener_elsewhere(queue, &mut silent).await {
-                tracing::info!(%queue, "notified without a listener: `reveille why` tells more");
-            }
-        }
-        if others > 0 {
-            tracing::info!(queues = others, "more queues notified without a listener");
         }
     }
 }
