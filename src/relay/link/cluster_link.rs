@@ -9,7 +9,6 @@ use super::{
     REPLACE_AGAIN, Resync, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
     heartbeat_sender::{HeartbeatSender, Return, fingerprint},
-    isolation::{Change, Isolation},
     peer::{Peer, PeerStats, PeerTable, Silence},
     recent_queues::RecentQueues,
 };
@@ -34,7 +33,8 @@ pub(crate) struct ClusterLink {
     recent: RecentQueues,
     peers: PeerTable,
     interruptions: Interruptions,
-    isolation: Isolation,
+    /// C9: what streams are told. A relay that starts is isolated.
+    degraded: bool,
     /// While this relay is isolated, its connection is replaced at this time.
     replace_at: Tick,
     repeated: u64,
@@ -73,7 +73,7 @@ impl ClusterLink {
             recent: RecentQueues::default(),
             peers: PeerTable::default(),
             interruptions: Interruptions::default(),
-            isolation: Isolation::new(),
+            degraded: true,
             replace_at: now + REPLACE_AFTER,
             repeated: 0,
             load: (0, 0),
@@ -138,14 +138,12 @@ impl ClusterLink {
             Phase::Open => self.heartbeats.due,
             _ => Tick::NEVER,
         };
-        let isolated = if self.isolation.is_degraded() {
-            Tick::NEVER
-        } else {
-            self.isolated_at()
+        let isolated = match self.degraded {
+            true => Tick::NEVER,
+            false => self.isolated_at(),
         };
         heartbeat
             .min(self.frames.repeat_at())
-            .min(self.isolation.deadline())
             .min(isolated)
             .min(self.replaced_at())
     }
@@ -212,15 +210,14 @@ impl ClusterLink {
     /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
     /// also where a tick is late.
     pub(crate) fn is_degraded(&self, now: Tick) -> bool {
-        self.isolation.is_degraded() || self.is_isolated(now)
+        self.degraded || self.is_isolated(now)
     }
 
     /// Returns the time from which [`ClusterLink::is_degraded`] holds, if nothing more happens.
     pub(crate) fn degraded_from(&self) -> Tick {
-        if self.isolation.is_degraded() {
-            Tick::default()
-        } else {
-            self.isolated_at()
+        match self.degraded {
+            true => Tick::default(),
+            false => self.isolated_at(),
         }
     }
 
@@ -304,18 +301,16 @@ impl ClusterLink {
     }
 
     fn update_isolation(&mut self, now: Tick) {
-        match self.isolation.update(self.is_isolated(now), now) {
-            Some(Change::Began) if !planted!(LinkIsolationUntold) => {
-                self.actions.push_back(Action::Degraded(true));
-            }
-            // Lives may have come and gone in the isolation.
-            Some(Change::Ended) => {
-                if !planted!(LinkIsolationEndTrusted) {
-                    self.actions.push_back(Action::Resync(Resync::All));
-                }
-                self.actions.push_back(Action::Degraded(false));
-            }
-            _ => {}
+        let isolated = self.is_isolated(now);
+        if std::mem::replace(&mut self.degraded, isolated) == isolated {
+            return;
+        }
+        // Lives may have come and gone in the isolation.
+        if !isolated && !planted!(LinkIsolationEndTrusted) {
+            self.actions.push_back(Action::Resync(Resync::All));
+        }
+        if !isolated || !planted!(LinkIsolationUntold) {
+            self.actions.push_back(Action::Degraded(isolated));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{FORGET_AFTER, MAX_PATIENCE, MAX_PEERS, MISSING_AFTER, PATIENCE, Resync};
+use super::{FORGET_AFTER, MAX_PEERS, MISSING_AFTER, PATIENCE, Resync};
 use crate::{
     base::{clock::Tick, fault::planted},
     types::cluster::{LifeId, RelayHeartbeat, RelayStatus},
@@ -26,10 +26,6 @@ pub(super) struct Peer {
     /// How many own heartbeats had returned at its last message.
     heard_at_return: u64,
     heard_at: Tick,
-    /// Returns of own heartbeats without a message of it, until it is missing.
-    patience: u64,
-    /// How many own heartbeats had returned when it came back from being missing.
-    back_at_return: u64,
     presence: Presence,
     status: RelayStatus,
     resyncs: u64,
@@ -99,8 +95,6 @@ impl Peer {
             settled,
             heard_at_return: returns,
             heard_at: now,
-            patience: PATIENCE,
-            back_at_return: 0,
             presence: Presence::Present,
             status: RelayStatus::default(),
             resyncs: 0,
@@ -181,8 +175,6 @@ impl Peer {
     pub(super) fn heard(&mut self, returns: u64, now: Tick) {
         if self.presence == Presence::Missing {
             self.presence = Presence::Present;
-            self.back_at_return = returns;
-            self.patience = (self.patience * 2).min(MAX_PATIENCE);
         }
         self.heard_at_return = returns;
         self.heard_at = now;
@@ -194,14 +186,8 @@ impl Peer {
         if silent >= FORGET_AFTER {
             return Silence::Forget;
         }
-        if self.presence != Presence::Present {
-            return Silence::Short;
-        }
-        let early = now.since(self.heard_at) < MISSING_AFTER;
-        if silent < self.patience || early {
-            if returns - self.back_at_return >= FORGET_AFTER {
-                self.patience = PATIENCE;
-            }
+        let early = silent < PATIENCE || now.since(self.heard_at) < MISSING_AFTER;
+        if early || self.presence != Presence::Present {
             return Silence::Short;
         }
         self.presence = Presence::Missing;
