@@ -1,7 +1,7 @@
 //! The machine of one relay in a cluster. A driver calls it for each message, at its deadline, and
 //! when the hub has increments; after each call it takes the outputs.
 
-use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     relay::{
         hub::Hub,
-        link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, Resync},
+        link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, PeerStats, Resync},
     },
     types::cluster::LifeId,
 };
@@ -206,15 +206,11 @@ impl ClusterNode {
         }
     }
 
-    /// C15: returns the lives that can take over timers. The one with the fewest streams is the
-    /// last.
-    pub(crate) fn present_lives(&self, now: Tick) -> Vec<LifeId> {
-        let present = self
-            .link
-            .peers(now)
-            .filter(|peer| !peer.missing && !peer.left);
+    /// C15: returns the lives that can take over timers, the one with the fewest streams first.
+    pub(crate) fn present_lives(&self, now: Tick) -> VecDeque<LifeId> {
+        let present = self.link.peers(now).filter(PeerStats::is_present);
         let mut present: Vec<_> = present.collect();
-        present.sort_by_key(|peer| Reverse(peer.status.streams));
+        present.sort_by_key(|peer| peer.info.streams);
         present.iter().map(|peer| peer.life).collect()
     }
 

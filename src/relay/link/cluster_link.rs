@@ -1,6 +1,6 @@
 //! The link: ticks, frames and messages in, actions out.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -15,10 +15,11 @@ use super::{
 use crate::{
     base::{backoff::about, clock::Tick, fault::planted},
     error::Result,
-    types::cluster::{
-        ClusterContent, ClusterMessage, Frame, LifeId, RelayHeartbeat, RelayStatus, queue_hash,
+    types::cluster::{Frame, LifeId, queue_hash},
+    wire::{
+        ClusterContent, ClusterMessage, cluster_message_from_wire, cluster_message_to_wire,
+        link::Heartbeat,
     },
-    wire::{cluster_message_from_wire, cluster_message_to_wire},
 };
 
 /// One relay's part in a cluster. After each call the driver takes the actions until there are none.
@@ -328,20 +329,20 @@ impl ClusterLink {
     fn send_heartbeat(&mut self, leaving: bool, now: Tick) {
         self.repeat_frame(now);
         self.recent.expire(now);
-        let heartbeat = RelayHeartbeat {
-            number: self.heartbeats.next_number(),
+        let (queue_hashes, queue_ages) = self.recent.list(self.frames.number);
+        let heartbeat = Heartbeat {
+            heartbeat: self.heartbeats.next_number(),
             frame: self.frames.number,
             complete_above: self.recent.complete_above,
-            queues: self.recent.list(),
+            queue_hashes,
+            queue_ages,
             leaving,
             store: self.store,
-            status: RelayStatus {
-                relay_id: Arc::clone(&self.config.relay_id),
-                version: Arc::clone(&self.config.version),
-                streams: self.load.0,
-                queues: self.load.1,
-                degraded: self.is_degraded(now),
-            },
+            relay_id: self.config.relay_id.to_string(),
+            version: self.config.version.to_string(),
+            streams: self.load.0,
+            queues: self.load.1,
+            degraded: self.is_degraded(now),
         };
         let bytes = cluster_message_to_wire(&ClusterMessage {
             life: self.config.life,
@@ -376,7 +377,7 @@ impl ClusterLink {
     fn on_own(&mut self, content: &ClusterContent, bytes: &Bytes, now: Tick) {
         let result = match content {
             ClusterContent::Frame(frame) => self.on_own_frame(frame.number, bytes, now),
-            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.number, bytes, now),
+            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.heartbeat, bytes, now),
             ClusterContent::Unknown => Ok(()),
         };
         if let Err(failure) = result {
@@ -454,7 +455,7 @@ impl ClusterLink {
     fn on_peer_heartbeat(
         &mut self,
         life: LifeId,
-        heartbeat: &RelayHeartbeat,
+        heartbeat: &Heartbeat,
         fingerprint: u64,
         now: Tick,
     ) {
@@ -473,8 +474,8 @@ impl ClusterLink {
         }
     }
 
-    fn compare_settings(&mut self, life: LifeId, heartbeat: &RelayHeartbeat) {
-        let relay_id = &heartbeat.status.relay_id;
+    fn compare_settings(&mut self, life: LifeId, heartbeat: &Heartbeat) {
+        let relay_id = &heartbeat.relay_id;
         let stores = [heartbeat.store, self.store];
         let mut warn = |is_so: bool, text: &str| {
             if is_so {
@@ -483,7 +484,7 @@ impl ClusterLink {
             }
         };
         warn(
-            *relay_id == self.config.relay_id,
+            **relay_id == *self.config.relay_id,
             "has the id of this one: give each its own relay_id, or requests for one of them reach \
              the other",
         );

@@ -237,7 +237,7 @@ impl RelayStatus {
         else {
             return;
         };
-        let present = relays.iter().filter(|peer| !peer.missing && !peer.left);
+        let present = relays.iter().filter(|peer| peer.is_present());
         all.counters.extend(metric_table! {
             cluster_frames_sent = stats.frames_sent, "Frames for the other relays";
             cluster_entries_sent = stats.entries_sent, "Queues in frames for the other relays";

@@ -4,6 +4,7 @@
 //! Knows no broker: `relay/nats` passes the messages on.
 
 use std::{
+    collections::VecDeque,
     future::poll_fn,
     sync::{Arc, Mutex, OnceLock},
     task::Poll,
@@ -187,7 +188,10 @@ impl Relay {
 
     /// Returns the other relays and the totals, or `None` where the relay is alone.
     pub(crate) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
-        self.shared.cluster_stats()
+        let cluster = self.shared.cluster.as_ref()?;
+        let node = lock(&cluster.node);
+        let peers = node.link().peers(self.now()).collect();
+        Some((node.stats(), peers))
     }
 
     /// Hands all timers over, and returns when they are acknowledged, or no other relay takes them:
@@ -197,10 +201,12 @@ impl Relay {
     /// The timers of a dropped call that were acknowledged are at the other relays.
     pub(crate) async fn hand_over_timers(&self) -> HandedOver {
         self.settle().await;
-        let clock = &self.shared.clock;
-        let lives = self.shared.present_lives();
-        let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, clock.now());
-        while let Some((life, request)) = hand_over.next_request(clock.now()) {
+        let lives = match &self.shared.cluster {
+            Some(cluster) => lock(&cluster.node).present_lives(self.now()),
+            None => VecDeque::new(),
+        };
+        let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, self.now());
+        while let Some((life, request)) = hand_over.next_request(self.now()) {
             let reply = match self.ask(life, Call::Timers(request), HANDED_WITHIN).await {
                 Some(Answer::Done(_)) => TimersReply::Taken,
                 Some(answer) => {
@@ -212,7 +218,7 @@ impl Relay {
                     TimersReply::Missing
                 }
             };
-            hand_over.replied(reply, clock.now());
+            hand_over.replied(reply, self.now());
         }
         hand_over.handed_over()
     }
@@ -240,23 +246,6 @@ impl Relay {
         };
         // Otherwise the timers of the rest are lost.
         let _ = tokio::time::timeout(HANDED_WITHIN, settled).await;
-    }
-}
-
-impl RelayInner {
-    /// Returns the lives that can take over the timers of this relay.
-    pub(super) fn present_lives(&self) -> Vec<LifeId> {
-        let cluster = self.cluster.as_ref();
-        cluster.map_or_else(Vec::new, |cluster| {
-            lock(&cluster.node).present_lives(self.clock.now())
-        })
-    }
-
-    pub(super) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
-        let cluster = self.cluster.as_ref()?;
-        let node = lock(&cluster.node);
-        let peers = node.link().peers(self.clock.now()).collect();
-        Some((node.stats(), peers))
     }
 }
 

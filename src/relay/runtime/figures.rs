@@ -143,9 +143,7 @@ impl Relay {
         let mut silent = SilentRelays::default();
         let unserved = self.shared.hub.unserved_queues(now);
         for one in unserved.into_iter().take(UNSERVED) {
-            let is_served = self
-                .shared
-                .may_have_listener_elsewhere(&one.queue, &mut silent);
+            let is_served = self.may_have_listener_elsewhere(&one.queue, &mut silent);
             if !is_served.await {
                 survey.unserved.push(one);
             }

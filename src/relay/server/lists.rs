@@ -381,7 +381,7 @@ pub(super) async fn ask<T>(
 ) -> Vec<(String, T)> {
     let mut answers = Vec::new();
     for (peer, answer) in relay.ask_all(call, WITHIN, silent).await {
-        let id = peer.status.relay_id.to_string();
+        let id = peer.info.relay_id;
         match read(answer) {
             Some(read) => answers.push((id, read)),
             None => _ = silent.ids.insert(id),

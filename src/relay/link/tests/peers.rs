@@ -8,6 +8,7 @@ use crate::{
     base::fault::Fault,
     relay::link::{Action, PeerStats, Resync},
     types::cluster::LifeId,
+    wire::{proto::RelayState, span_from_wire},
 };
 
 #[test]
@@ -50,7 +51,12 @@ fn a_relay_that_counted_nothing_is_missing_and_no_group_checks() {
     world.run(20_000);
     assert_eq!((world.checks(1), world.resyncs(1)), (0, vec![]));
     let peers = world.nodes[1].link().peers(world.now);
-    assert_eq!(peers.filter(|peer| peer.missing).count(), 5);
+    assert_eq!(
+        peers
+            .filter(|peer| peer.info.state() == RelayState::Missing)
+            .count(),
+        5
+    );
 }
 
 #[test]
@@ -81,7 +87,7 @@ fn a_relay_that_has_left_is_not_missing() {
     world.run(5);
     assert!(world.nodes[0].link().frame_due_at().is_none());
     let left: Vec<_> = world.nodes[1].link().peers(world.now).collect();
-    assert!(left[0].left && !left[0].missing);
+    assert_eq!(left[0].info.state(), RelayState::Left);
     world.crash(0);
     world.run(20_000);
     assert_eq!((world.checks(1), world.resyncs(1)), (0, vec![]));
@@ -236,7 +242,8 @@ fn the_list_of_relays_has_what_their_heartbeats_state() {
     let [peer] = &peers[..] else {
         panic!("{peers:?}")
     };
-    assert_eq!((peer.life, &*peer.status.relay_id), (LifeId(1), "relay-1"));
-    assert_eq!((peer.status.streams, peer.status.queues), (7, 9));
-    assert!(!peer.missing && !peer.left && peer.silent_for < millis(1_200));
+    let info = &peer.info;
+    assert_eq!((peer.life, &*info.relay_id), (LifeId(1), "relay-1"));
+    assert_eq!((info.streams, info.queues), (7, 9));
+    assert!(peer.is_present() && span_from_wire(info.silent_for) < millis(1_200));
 }

@@ -161,7 +161,7 @@ impl StatsSource {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: Some(span_to_wire(figures.uptime)),
             draining: relay.is_draining(),
-            degraded: relay.own_status().degraded,
+            degraded: relay.cluster_state().is_some_and(|state| state.degraded),
             totals: Some(totals(&figures)),
             levels: Some(levels),
             savings: Some(proto::Savings {
