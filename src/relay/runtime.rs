@@ -33,7 +33,7 @@ pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
 #[cfg(feature = "keda")]
 use self::scaled::ScaledQueues;
 #[cfg(feature = "keda")]
-pub(crate) use self::scaled::{Causes, MissedCauses, ScaledQueue};
+pub(crate) use self::scaled::{Causes, ScaledQueue};
 use crate::{
     base::{
         clock::{Clock, Tick, Timer},

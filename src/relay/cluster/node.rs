@@ -71,9 +71,8 @@ pub(crate) struct ClusterStats {
     pub(crate) refused: u64,
     /// Times that a queue's work was passed on to the other relays (C11).
     pub(crate) passed_on: u64,
-    /// When causes of some queues, and of any queue, may have been missed.
-    pub(crate) missed_some: Tick,
-    pub(crate) missed_any: Tick,
+    /// When causes of other relays may have been missed.
+    pub(crate) missed: Tick,
 }
 
 impl ClusterNode {
@@ -297,20 +296,20 @@ impl ClusterNode {
             }
             Action::Resync(Resync::Queues(hashes)) => {
                 self.stats.resyncs += 1;
-                self.stats.missed_some = now;
+                self.stats.missed = now;
                 self.stats.resynced_queues += hashes.len() as u64;
                 self.walks.resync_queues(hashes);
                 self.outputs.push_back(Output::ReadFlags);
             }
             Action::Resync(Resync::All) => {
                 self.stats.resyncs_of_all += 1;
-                self.stats.missed_any = now;
+                self.stats.missed = now;
                 self.walks.resync_all(now);
                 self.outputs.push_back(Output::ReadFlags);
             }
             Action::CheckGroups(_) => {
                 self.stats.missing += 1;
-                self.stats.missed_any = now;
+                self.stats.missed = now;
                 self.walks.check_groups(now);
             }
             Action::Confirmed(number) => {
