@@ -34,7 +34,7 @@ pub(crate) struct ClusterLink {
     recent: RecentQueues,
     peers: PeerTable,
     interruptions: Interruptions,
-    /// C9: what streams are told. A relay that starts is isolated.
+    /// C9: what streams were told. A relay that starts is degraded.
     degraded: bool,
     /// While this relay is isolated, its connection is replaced at this time.
     replace_at: Tick,
@@ -99,7 +99,7 @@ impl ClusterLink {
             self.heartbeats.due = now + about(HEARTBEAT, rng);
             self.send_heartbeat(false, now);
         }
-        self.update_isolation(now);
+        self.tell_degraded(now);
         if now >= self.replaced_at() {
             // A relay that was paused has own messages to read first.
             let is_late = now.since(self.replaced_at()) >= UNSENT_AGAIN * 10;
@@ -139,13 +139,13 @@ impl ClusterLink {
             Phase::Open => self.heartbeats.due,
             _ => Tick::NEVER,
         };
-        let isolated = match self.degraded {
+        let degraded = match self.degraded {
             true => Tick::NEVER,
-            false => self.isolated_at(),
+            false => self.degraded_from(),
         };
         heartbeat
             .min(self.frames.repeat_at())
-            .min(isolated)
+            .min(degraded)
             .min(self.replaced_at())
     }
 
@@ -208,23 +208,20 @@ impl ClusterLink {
         self.store = store;
     }
 
-    /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
-    /// also where a tick is late.
+    /// C8, C9: returns whether no own message returns, so that publishers get UNAVAILABLE and listeners
+    /// must poll. Exact at any time, also where a tick is late.
     pub(crate) fn is_degraded(&self, now: Tick) -> bool {
-        self.degraded || self.is_isolated(now)
+        now >= self.degraded_from()
     }
 
     /// Returns the time from which [`ClusterLink::is_degraded`] holds, if nothing more happens.
     pub(crate) fn degraded_from(&self) -> Tick {
-        match self.degraded {
-            true => Tick::default(),
-            false => self.isolated_at(),
-        }
-    }
-
-    /// C8: returns whether no own message returns, so that publishers get UNAVAILABLE.
-    pub(crate) fn is_isolated(&self, now: Tick) -> bool {
-        now >= self.isolated_at()
+        let Some(returned) = self.heartbeats.returned_sent_at else {
+            return self.started_at;
+        };
+        let unconfirmed = self.frames.in_flight_since();
+        let since = unconfirmed.map_or(returned, |since| since.min(returned));
+        since + ISOLATED_AFTER
     }
 
     /// C9: returns whether the relay may serve. One without a broker is ready, and degraded.
@@ -284,34 +281,25 @@ impl ClusterLink {
         if overdue.contains(&true) {
             self.interruptions.count += 1;
         }
-        self.update_isolation(now);
-    }
-
-    fn isolated_at(&self) -> Tick {
-        let Some(returned) = self.heartbeats.returned_sent_at else {
-            return self.started_at;
-        };
-        let unconfirmed = self.frames.in_flight_since();
-        let since = unconfirmed.map_or(returned, |since| since.min(returned));
-        since + ISOLATED_AFTER
+        self.tell_degraded(now);
     }
 
     /// Returns when a connection that is open and delivers no own message is replaced.
     fn replaced_at(&self) -> Tick {
-        (self.isolated_at() + (REPLACE_AFTER - ISOLATED_AFTER)).max(self.replace_at)
+        (self.degraded_from() + (REPLACE_AFTER - ISOLATED_AFTER)).max(self.replace_at)
     }
 
-    fn update_isolation(&mut self, now: Tick) {
-        let isolated = self.is_isolated(now);
-        if std::mem::replace(&mut self.degraded, isolated) == isolated {
+    fn tell_degraded(&mut self, now: Tick) {
+        let degraded = self.is_degraded(now);
+        if std::mem::replace(&mut self.degraded, degraded) == degraded {
             return;
         }
         // Lives may have come and gone in the isolation.
-        if !isolated && !planted!(LinkIsolationEndTrusted) {
+        if !degraded && !planted!(LinkIsolationEndTrusted) {
             self.actions.push_back(Action::Resync(Resync::All));
         }
-        if !isolated || !planted!(LinkIsolationUntold) {
-            self.actions.push_back(Action::Degraded(isolated));
+        if !degraded || !planted!(LinkIsolationUntold) {
+            self.actions.push_back(Action::Degraded(degraded));
         }
     }
 
@@ -370,7 +358,7 @@ impl ClusterLink {
         } else {
             self.on_peer(message, bytes, now);
         }
-        self.update_isolation(now);
+        self.tell_degraded(now);
         Ok(())
     }
 

@@ -103,7 +103,7 @@ impl RelayStatus {
     /// Returns why the relay must not get clients: it starts, or it is cut off from the others.
     fn not_in_cluster(&self) -> Option<String> {
         let state = self.relay.cluster_state().filter(|state| !state.ready)?;
-        let reason = if state.isolated {
+        let reason = if state.degraded {
             "cut off from the other relays of the cluster: no message returns from NATS"
         } else {
             "the link to the other relays of the cluster has not held for long enough yet"

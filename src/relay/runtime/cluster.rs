@@ -60,9 +60,7 @@ pub(super) struct ClusterHandle {
 pub(crate) struct ClusterState {
     /// All causes up to this position in the hub's list are confirmed.
     pub(crate) confirmed: u64,
-    /// C8: no publisher can be answered.
-    pub(crate) isolated: bool,
-    /// C9: listeners poll.
+    /// C8, C9: no publisher can be answered, and listeners poll.
     pub(crate) degraded: bool,
     /// C9: the relay may serve.
     pub(crate) ready: bool,
@@ -113,7 +111,6 @@ impl ClusterHandle {
     fn update(&self, node: &ClusterNode, now: Tick) {
         let state = ClusterState {
             confirmed: node.confirmed_position(),
-            isolated: node.link().is_isolated(now),
             degraded: node.link().is_degraded(now),
             ready: node.is_ready(now),
         };
@@ -302,7 +299,7 @@ impl Confirmations {
         let state = *self.state.borrow();
         match () {
             () if state.confirmed >= position => Some(Ok(())),
-            () if state.isolated => Some(Err(Self::isolated())),
+            () if state.degraded => Some(Err(Self::isolated())),
             () => None,
         }
     }
@@ -324,7 +321,7 @@ impl Confirmations {
     async fn wait(mut self, position: u64, within: Duration) -> Result<bool> {
         let settled = self
             .state
-            .wait_for(|state| state.confirmed >= position || state.isolated);
+            .wait_for(|state| state.confirmed >= position || state.degraded);
         match tokio::time::timeout(within, settled).await {
             Ok(state) => Ok(state.is_ok_and(|state| state.confirmed >= position)),
             Err(_) => Err(Self::late()),

@@ -90,7 +90,6 @@ fn a_half_open_link_is_degraded_either_way() {
         });
         world.run(4_500);
         assert!(world.nodes[1].is_degraded(world.now));
-        assert!(world.nodes[1].link().is_isolated(world.now));
         world.run(5_500);
         assert!(!world.nodes[1].is_degraded(world.now));
         assert!(world.resyncs(1).contains(&Resync::All));

@@ -422,7 +422,7 @@ fn check_allowed(
 /// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Where all
 /// are cut off none is better, so it does so once in [`LEAVES_AFTER`] only.
 fn leave_if_cut_off(relay: &Relay, connection: Option<&Connection>) {
-    let is_cut_off = relay.cluster_state().is_some_and(|state| state.isolated);
+    let is_cut_off = relay.cluster_state().is_some_and(|state| state.degraded);
     if let Some(connection) = connection.filter(|_| is_cut_off) {
         connection.end_if_older(LEAVES_AFTER);
     }
