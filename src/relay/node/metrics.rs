@@ -11,6 +11,7 @@ use crate::{
     console::{Check, Metrics, STORE, StatusSource, metric_table},
     coordination::flag::Flags,
     relay::{
+        hub::LimitUse,
         runtime::{Refused, Relay},
         server::{Access, Connections, Tls, unreadable_store},
     },
@@ -37,18 +38,18 @@ impl RelayStatus {
     /// Returns the reached limits, at which new connections wait and new queues, cursors or timers
     /// are refused.
     fn full(&self) -> Vec<String> {
-        let (open, max) = (self.connections.open(), self.connections.max());
-        let connections =
-            (open >= max).then(|| format!("full: {open} of {max} connections are open"));
-        let (open, max) = self.connections.streams();
-        let streams = (open >= max).then(|| format!("full: {open} of {max} streams are open"));
+        let limits = self.relay.hub().limits(self.relay.now());
+        let limits = self.connections.limits().into_iter().chain(limits);
+        let full = limits.filter(|one| one.is_full);
+        let full = full.map(|LimitUse { what, limit, .. }| {
+            format!("full: the limit of {limit} {what} is reached")
+        });
         let memory = &self.connections.memory;
         let memory = memory.limit().filter(|_| memory.is_short()).map(|limit| {
             let limit = limit >> 20;
             format!("full: the process is near its limit of {limit} MiB of memory")
         });
-        let own = [connections, streams, memory].into_iter().flatten();
-        own.chain(self.relay.hub().full(self.relay.now())).collect()
+        full.chain(memory).collect()
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     base::{eviction::EvictingPool, network::network, sync::lock},
     error::{Error, ErrorKind, Result},
+    relay::hub::LimitUse,
 };
 
 /// What all connections of a server share.
@@ -114,6 +115,21 @@ impl Connections {
             );
             retry_later(Error::new(ErrorKind::Exhausted, message))
         })
+    }
+
+    /// Returns the use of the limits of streams and connections.
+    pub(crate) fn limits(&self) -> [LimitUse; 2] {
+        let of = |what, used: usize, limit: usize| LimitUse {
+            what,
+            used: used as u64,
+            limit: limit as u64,
+            is_full: used >= limit,
+        };
+        let (streams, max_streams) = self.streams();
+        [
+            of("streams", streams, max_streams),
+            of("connections", self.open(), self.max),
+        ]
     }
 
     /// Returns the number of open streams, and the maximum.

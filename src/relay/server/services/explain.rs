@@ -10,7 +10,7 @@ use super::{
 use crate::{
     base::clock::Tick,
     relay::{
-        hub::{Decision, DecisionKind, LimitUse, QueueListener},
+        hub::{Decision, DecisionKind, QueueListener},
         runtime::SilentRelays,
         server::{
             access::callers::RefusedCaller,
@@ -129,15 +129,7 @@ impl StatsSource {
         let mut limits = relay.hub().limits(relay.now()).to_vec();
         let mut short_of_memory = None;
         if let Some(connections) = self.connections.get() {
-            let (streams, most_streams) = connections.streams();
-            let of = |what, used: usize, limit: usize| LimitUse {
-                what,
-                used: used as u64,
-                limit: limit as u64,
-                is_full: used >= limit,
-            };
-            limits.push(of("streams", streams, most_streams));
-            limits.push(of("connections", connections.open(), connections.max()));
+            limits.extend(connections.limits());
             let memory = &connections.memory;
             short_of_memory = memory.limit().filter(|_| memory.is_short());
         }
