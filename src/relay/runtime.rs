@@ -26,7 +26,7 @@ use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
 use self::figures::{History, SurveyCache};
-pub(crate) use self::figures::{RelayFigures, RelaySurvey};
+pub(crate) use self::figures::RelaySurvey;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};

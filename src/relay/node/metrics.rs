@@ -115,7 +115,6 @@ impl RelayStatus {
     fn relay_metrics(&self) -> Metrics {
         let (stats, sent) = self.relay.stats();
         let figures = self.relay.figures();
-        let hub = &figures.hub;
         let counters = metric_table! {
             notifications = stats.notified, "Notifications counted";
             wakes = sent.wakes.load(Relaxed), "Wake messages sent";
@@ -146,19 +145,19 @@ impl RelayStatus {
                 "Log lines dropped because their reader stalled";
         };
         let gauges = metric_table! {
-            queues = hub.queues, "Queue entries";
-            cursors = hub.cursors, "Cursors: queues attached to subscriptions";
-            timers = hub.timers, "Pending timed wake-ups";
-            subscriptions = hub.subscriptions, "Subscriptions with an open stream";
-            subscriptions_asleep = figures.asleep(),
+            queues = stats.queues, "Queue entries";
+            cursors = stats.cursors, "Cursors: queues attached to subscriptions";
+            timers = stats.timers, "Pending timed wake-ups";
+            subscriptions = stats.subscriptions, "Subscriptions with an open stream";
+            subscriptions_asleep = figures.levels.asleep,
                 "Subscriptions without a dequeue task, by their newest reports";
-            subscriptions_awake = hub.load.awake,
+            subscriptions_awake = stats.load.awake,
                 "Subscriptions with dequeue tasks, by their newest reports";
-            subscriptions_polling = hub.load.polling,
+            subscriptions_polling = stats.load.polling,
                 "Subscriptions that poll without wake-ups, by their newest reports";
-            active_dequeue_tasks = hub.load.tasks,
+            active_dequeue_tasks = stats.load.tasks,
                 "Dequeue tasks of all listeners, by their newest reports";
-            unassigned_messages = hub.unassigned,
+            unassigned_messages = stats.unassigned,
                 "Messages for which no member of a group was ready";
             full = self.full().len() as u64, "Number of reached limits, as listed by /readyz";
             flag_watchers = self.flags.watchers(), "Streams that watch a flag";

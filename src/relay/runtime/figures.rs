@@ -14,25 +14,21 @@ use std::{
 
 use super::{Refused, Relay, RelayConfig, RelayInner, SilentRelays};
 use crate::{
-    base::{clock::Tick, histogram::HistogramSnapshot, sync::lock},
-    relay::hub::{HubStats, ListenerSurvey, UnservedQueue},
+    base::{clock::Tick, histogram::Histogram, sync::lock},
+    relay::hub::{ListenerSurvey, UnservedQueue},
     wire::{
-        proto::{GetHistoryResponse, Sample},
+        proto::{GetHistoryResponse, LatencyBuckets, Levels, Sample, Totals},
         span_to_wire,
     },
 };
 
 /// The figures of one relay, all read from counters.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RelayFigures {
     pub(crate) uptime: Duration,
-    pub(crate) hub: HubStats,
-    pub(crate) wakes: u64,
-    pub(crate) wake_entries: u64,
-    pub(crate) heartbeats: u64,
-    pub(crate) refused: u64,
-    pub(crate) wake_latency: HistogramSnapshot,
-    pub(crate) handler_latency: HistogramSnapshot,
+    pub(crate) totals: Totals,
+    /// Without those of connections and flags.
+    pub(crate) levels: Levels,
     pub(crate) polls_avoided: u64,
 }
 
@@ -47,18 +43,9 @@ pub(super) struct History {
 #[derive(Debug, Default)]
 struct Ring {
     samples: VecDeque<Sample>,
-    /// The counts at the newest sample.
-    before: Counted,
+    /// The figures at the newest sample.
+    before: RelayFigures,
     newest_at: Option<SystemTime>,
-}
-
-/// The counts of which a sample has the increments.
-#[derive(Debug, Default)]
-struct Counted {
-    notifications: u64,
-    wake_entries: u64,
-    polls_avoided: u64,
-    latency: Vec<u64>,
 }
 
 /// What the relay's listeners need, and the queues without one.
@@ -84,31 +71,39 @@ const SURVEY_EVERY: Duration = Duration::from_secs(5);
 /// Queues about which the other relays are asked.
 const UNSERVED: usize = 8;
 
-impl RelayFigures {
-    /// Returns the streams that are neither awake nor polling.
-    pub(crate) fn asleep(&self) -> u64 {
-        let load = &self.hub.load;
-        let others = load.awake + load.polling;
-        self.hub.subscriptions.saturating_sub(others)
-    }
-}
-
 impl RelayInner {
     pub(super) fn figures(&self) -> RelayFigures {
-        let (counters, now) = (&self.counters, self.clock.now());
+        let (counters, hub, now) = (&self.counters, self.hub.stats(), self.clock.now());
         let refused = [Refused::Notify, Refused::Subscribe, Refused::Report];
+        let refused = refused.map(|of| counters.refusals.count(of as usize));
+        let load = &hub.load;
         RelayFigures {
             uptime: now.since(Tick::default()),
-            hub: self.hub.stats(),
-            wakes: counters.wakes.load(Relaxed),
-            wake_entries: counters.entries.load(Relaxed),
-            heartbeats: counters.heartbeats.load(Relaxed),
-            refused: refused
-                .iter()
-                .map(|of| counters.refusals.count(*of as usize))
-                .sum(),
-            wake_latency: counters.wake_latency.snapshot(),
-            handler_latency: counters.handler_latency.snapshot(),
+            totals: Totals {
+                notifications: hub.notified,
+                messages: hub.messages,
+                wakes: counters.wakes.load(Relaxed),
+                wake_entries: counters.entries.load(Relaxed),
+                timed: hub.timed,
+                heartbeats: counters.heartbeats.load(Relaxed),
+                catch_ups: load.catch_ups,
+                sentinels: load.sentinels,
+                reassigned: load.reassigned,
+                refused: refused.iter().sum(),
+                wake_latency: Some(buckets(&counters.wake_latency)),
+                handler_latency: Some(buckets(&counters.handler_latency)),
+            },
+            levels: Levels {
+                queues: hub.queues,
+                subscriptions: hub.subscriptions,
+                asleep: hub.subscriptions.saturating_sub(load.awake + load.polling),
+                awake: load.awake,
+                polling: load.polling,
+                active_dequeue_tasks: load.tasks,
+                timers: hub.timers,
+                unassigned: hub.unassigned,
+                ..Levels::default()
+            },
             polls_avoided: self.hub.polls_avoided(now),
         }
     }
@@ -183,24 +178,20 @@ impl History {
 
 impl Ring {
     fn push(&mut self, figures: &RelayFigures, at: SystemTime, room: usize) {
-        let counted = Counted {
-            notifications: figures.hub.notified,
-            wake_entries: figures.wake_entries,
-            polls_avoided: figures.polls_avoided,
-            latency: figures.wake_latency.counts.clone(),
-        };
-        let before = std::mem::replace(&mut self.before, counted);
-        let counted = &self.before;
-        let load = &figures.hub.load;
-        let quantile = |of| quantile_us(&figures.wake_latency, &before.latency, of);
+        let before = std::mem::replace(&mut self.before, figures.clone());
+        let (totals, levels) = (&figures.totals, &figures.levels);
+        let latency = |of: &Totals| of.wake_latency.clone().unwrap_or_default();
+        let latencies = (latency(totals), latency(&before.totals));
+        let quantile = |percent| quantile_us(&latencies.0, &latencies.1.counts, percent);
+        let since = |now: u64, before: u64| now.saturating_sub(before);
         let sample = Sample {
-            notifications: counted.notifications.saturating_sub(before.notifications),
-            wake_entries: counted.wake_entries.saturating_sub(before.wake_entries),
-            polls_avoided: counted.polls_avoided.saturating_sub(before.polls_avoided),
-            asleep: figures.asleep(),
-            awake: load.awake,
-            polling: load.polling,
-            active_dequeue_tasks: load.tasks,
+            notifications: since(totals.notifications, before.totals.notifications),
+            wake_entries: since(totals.wake_entries, before.totals.wake_entries),
+            polls_avoided: since(figures.polls_avoided, before.polls_avoided),
+            asleep: levels.asleep,
+            awake: levels.awake,
+            polling: levels.polling,
+            active_dequeue_tasks: levels.active_dequeue_tasks,
             wake_p50_us: quantile(50),
             wake_p99_us: quantile(99),
         };
@@ -212,9 +203,18 @@ impl Ring {
     }
 }
 
+fn buckets(histogram: &Histogram) -> LatencyBuckets {
+    let buckets = histogram.snapshot();
+    let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+    LatencyBuckets {
+        bounds_us: buckets.bounds.iter().map(micros).collect(),
+        counts: buckets.counts,
+    }
+}
+
 /// Returns the bound of the bucket that has this percentile of the latencies since `before`, in
 /// microseconds; 0 without any. Latencies above the last bound have that bound.
-fn quantile_us(latency: &HistogramSnapshot, before: &[u64], percent: u64) -> u64 {
+fn quantile_us(latency: &LatencyBuckets, before: &[u64], percent: u64) -> u64 {
     let before = before.iter().copied().chain(std::iter::repeat(0));
     let counts = latency.counts.iter().zip(before);
     let counts: Vec<u64> = counts.map(|(now, then)| now.saturating_sub(then)).collect();
@@ -225,51 +225,36 @@ fn quantile_us(latency: &HistogramSnapshot, before: &[u64], percent: u64) -> u64
         below += count;
         below >= rank
     };
-    let Some(at) = counts.iter().position(reaches) else {
-        return 0;
-    };
-    let bound = latency.bounds.get(at).or_else(|| latency.bounds.last());
-    bound.map_or(0, |bound| {
-        u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)
-    })
+    let bounds = &latency.bounds_us;
+    let bound = counts.iter().position(reaches);
+    let bound = bound.and_then(|at| bounds.get(at).or_else(|| bounds.last()));
+    bound.copied().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::hub::LoadStats;
-
-    static BOUNDS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
 
     fn figures(notified: u64, latency: [u64; 3]) -> RelayFigures {
         RelayFigures {
-            uptime: Duration::ZERO,
-            hub: HubStats {
-                notified,
-                subscriptions: 5,
-                load: LoadStats {
-                    awake: 1,
-                    polling: 1,
-                    tasks: 7,
-                    ..LoadStats::default()
-                },
-                ..HubStats::default()
+            totals: Totals {
+                notifications: notified,
+                wake_entries: notified * 2,
+                wake_latency: Some(LatencyBuckets {
+                    bounds_us: vec![100, 1_000],
+                    counts: latency.to_vec(),
+                }),
+                ..Totals::default()
             },
-            wakes: 0,
-            wake_entries: notified * 2,
-            heartbeats: 0,
-            refused: 0,
-            wake_latency: HistogramSnapshot {
-                bounds: &BOUNDS,
-                counts: latency.to_vec(),
-                sum: Duration::ZERO,
-            },
-            handler_latency: HistogramSnapshot {
-                bounds: &BOUNDS,
-                counts: vec![0; 3],
-                sum: Duration::ZERO,
+            levels: Levels {
+                asleep: 3,
+                awake: 1,
+                polling: 1,
+                active_dequeue_tasks: 7,
+                ..Levels::default()
             },
             polls_avoided: notified * 3,
+            ..RelayFigures::default()
         }
     }
 

@@ -16,7 +16,6 @@ use super::findings::of_all;
 use crate::{
     base::{
         clock::{Tick, wall},
-        histogram::HistogramSnapshot,
         task::{Work, spend},
         text::opaque_debug,
     },
@@ -24,7 +23,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         hub::{ActiveQueue, ActivityWatch},
-        runtime::{Relay, RelayFigures, SilentRelays},
+        runtime::{Relay, SilentRelays},
         server::{
             access::{Access, requester::StreamGuard},
             http2::all_connections::Connections,
@@ -152,7 +151,7 @@ impl StatsSource {
         let levels = proto::Levels {
             connections: connections as u64,
             flag_watchers: self.flags.watchers(),
-            ..levels(&figures)
+            ..figures.levels
         };
         let config = relay.config();
         proto::RelayStats {
@@ -162,7 +161,7 @@ impl StatsSource {
             uptime: Some(span_to_wire(figures.uptime)),
             draining: relay.is_draining(),
             degraded: relay.cluster_state().is_some_and(|state| state.degraded),
-            totals: Some(totals(&figures)),
+            totals: Some(figures.totals),
             levels: Some(levels),
             savings: Some(proto::Savings {
                 polls_avoided: figures.polls_avoided,
@@ -395,47 +394,5 @@ fn add_buckets(sum: &mut Option<proto::LatencyBuckets>, other: Option<&proto::La
     if sum.bounds_us == other.bounds_us && sum.counts.len() == other.counts.len() {
         let counts = sum.counts.iter_mut().zip(&other.counts);
         counts.for_each(|(sum, other)| *sum += other);
-    }
-}
-
-fn totals(figures: &RelayFigures) -> proto::Totals {
-    let hub = &figures.hub;
-    proto::Totals {
-        notifications: hub.notified,
-        messages: hub.messages,
-        wakes: figures.wakes,
-        wake_entries: figures.wake_entries,
-        timed: hub.timed,
-        heartbeats: figures.heartbeats,
-        catch_ups: hub.load.catch_ups,
-        sentinels: hub.load.sentinels,
-        reassigned: hub.load.reassigned,
-        refused: figures.refused,
-        wake_latency: Some(buckets(&figures.wake_latency)),
-        handler_latency: Some(buckets(&figures.handler_latency)),
-    }
-}
-
-/// Converts the levels but for connections and flag watchers.
-fn levels(figures: &RelayFigures) -> proto::Levels {
-    let hub = &figures.hub;
-    proto::Levels {
-        queues: hub.queues,
-        subscriptions: hub.subscriptions,
-        asleep: figures.asleep(),
-        awake: hub.load.awake,
-        polling: hub.load.polling,
-        active_dequeue_tasks: hub.load.tasks,
-        timers: hub.timers,
-        unassigned: hub.unassigned,
-        ..proto::Levels::default()
-    }
-}
-
-fn buckets(buckets: &HistogramSnapshot) -> proto::LatencyBuckets {
-    let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
-    proto::LatencyBuckets {
-        bounds_us: buckets.bounds.iter().map(micros).collect(),
-        counts: buckets.counts.clone(),
     }
 }
