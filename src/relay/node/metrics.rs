@@ -84,7 +84,7 @@ impl StatusSource for RelayStatus {
     fn metrics(&self) -> Metrics {
         let mut all = self.relay_metrics();
         self.add_server_metrics(&mut all);
-        self.add_access_metrics(&mut all);
+        self.access.add_metrics(&mut all);
         self.add_cluster_metrics(&mut all);
         #[cfg(feature = "courier")]
         if let Some(host) = &self.queues {
@@ -209,25 +209,6 @@ impl RelayStatus {
                     "The end of the certificate, in seconds since 1970";
             });
         }
-    }
-
-    /// Adds the metrics of refused callers.
-    fn add_access_metrics(&self, all: &mut Metrics) {
-        let refusals = self.access.refusals();
-        all.gauges.extend(metric_table! {
-            access_rules_stale = u64::from(refusals.is_stale),
-                "1 while a file of access cannot be read, and what it said before is in use";
-        });
-        all.counters.extend(metric_table! {
-            requests_unauthenticated = refusals.unauthenticated,
-                "Requests refused for their credential";
-            requests_denied = refusals.denied,
-                "Requests refused because no rule allows them to their caller";
-            requests_over_quota = refusals.over_quota,
-                "Requests refused at a limit of their principal";
-            audit_lines_lost = refusals.audit_lines_lost,
-                "Lines of the audit log lost because the disk did not take them";
-        });
     }
 
     /// Adds the metrics of the cluster; a relay without one has none.

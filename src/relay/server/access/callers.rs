@@ -48,25 +48,14 @@ pub(crate) struct Callers {
     reading: Mutex<()>,
     pub(super) authenticator: Authenticator,
     attempts: Attempts,
-    audit: Option<AuditLog>,
+    pub(super) audit: Option<AuditLog>,
     clock: Clock,
-    unauthenticated: AtomicU64,
-    denied: AtomicU64,
+    pub(super) unauthenticated: AtomicU64,
+    pub(super) denied: AtomicU64,
     pub(super) over_quota: AtomicU64,
     recent: RecentRefusals,
     /// Why what a file said before is in use.
     stale: Mutex<Option<String>>,
-}
-
-/// The counts of refused requests.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Refusals {
-    pub(crate) unauthenticated: u64,
-    pub(crate) denied: u64,
-    pub(crate) over_quota: u64,
-    pub(crate) audit_lines_lost: u64,
-    /// What a file said before is in use, because it cannot be read.
-    pub(crate) is_stale: bool,
 }
 
 /// A caller that was refused, for findings: one entry for each caller, action and target.
@@ -128,16 +117,6 @@ impl Callers {
     pub(super) fn reopen_audit_log(&self) {
         if let Some(audit) = &self.audit {
             audit.reopen();
-        }
-    }
-
-    pub(crate) fn refusals(&self) -> Refusals {
-        Refusals {
-            unauthenticated: self.unauthenticated.load(Relaxed),
-            denied: self.denied.load(Relaxed),
-            over_quota: self.over_quota.load(Relaxed),
-            audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
-            is_stale: lock(&self.stale).is_some(),
         }
     }
 
