@@ -423,30 +423,6 @@ try {
   });
   await page.context().close();
 
-  await check('nine tabs share one stream, and another tab takes it over', async () => {
-    const first = await open();
-    streams = 0;
-    const tabs = [first];
-    await go(first, '/');
-    await first.locator('.tiles').waitFor();
-    while (tabs.length < 9) {
-      const tab = await first.context().newPage();
-      await go(tab, '/');
-      tabs.push(tab);
-    }
-    for (const tab of tabs) await tab.locator('.tiles').waitFor();
-    await sleep(2000);
-    equal(streams, 1, 'requests to /api/v1/stream of nine tabs');
-    await first.close();
-    await until('a second stream', () => streams === 2, 5000);
-    await notify('acct/second');
-    for (const tab of tabs.slice(1)) {
-      await tab.locator('.tile', { hasText: 'Notifications' }).getByText('2 in total').waitFor({ timeout: 5000 });
-    }
-    equal(streams, 2, 'requests to /api/v1/stream after one tab was closed');
-    await tabs[1].context().close();
-  });
-
   await check('a hidden tab sends nothing, and goes on when it is shown', async () => {
     const tab = await open();
     await go(tab, '/queues');

@@ -1,4 +1,4 @@
-// The relay's HTTP interface: calls, problems, and the stream of figures that all tabs share.
+// The relay's HTTP interface: calls, problems, and the stream of figures.
 import { Store, useEffect, useRef, useState } from './dom.js';
 
 // An answer that is no success. Status 0: the relay could not be reached.
@@ -168,12 +168,9 @@ function apply(event, data) {
     else relay.set({ reachable: data.status !== 0, problem: data.status ? problem : undefined });
   } else if (event === 'goodbye') {
     relay.set({ reachable: false });
-  } else if (event === 'login') {
-    relay.set({ info: data, needsLogin: false });
   }
 }
 
-let channel;
 let reopen = () => {};
 
 // Reads who the user is and what the console may do.
@@ -183,33 +180,15 @@ export async function loadInfo() {
   return info;
 }
 
-// Tells the other tabs of a login.
+// A hidden tab has no stream, and begins one with the session when it is shown.
 export function loggedIn(info) {
-  apply('login', info);
-  channel?.postMessage({ event: 'login', data: info });
+  relay.set({ info, needsLogin: false });
   reopen();
 }
 
-// Begins to follow the relay's figures. One tab of the browser holds the lock and the connection, and
-// passes the events on: a browser opens six connections to a host, so the seventh tab would hang.
-// Locks exist in secure contexts only; elsewhere each visible tab has its own stream.
+// Begins to follow the relay's figures.
 export function start() {
-  const shared = 'BroadcastChannel' in globalThis && navigator.locks;
-  if (shared) {
-    channel = new BroadcastChannel('reveille');
-    channel.onmessage = ({ data: { event, data } }) => {
-      if (!document.hidden) apply(event, data);
-      if (event === 'login') reopen();
-    };
-  }
-  const follow = signal => keepEvents('stream?interval=1s', signal, SILENCE, (event, data) => {
-    apply(event, data);
-    channel?.postMessage({ event, data });
-  });
-  const { run } = whileVisible(signal => (shared
-    ? navigator.locks.request('reveille-stream', { signal }, () => follow(signal)).catch(() => {})
-    : follow(signal)));
-  reopen = run;
+  reopen = whileVisible(signal => keepEvents('stream?interval=1s', signal, SILENCE, apply)).run;
 }
 
 // Follows a stream while the component is shown and the tab is visible.
