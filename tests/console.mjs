@@ -124,7 +124,6 @@ const browser = await chromium.launch({ executablePath: await executable(), args
 const foreign = [];
 const violations = [];
 const crashes = [];
-let streams = 0;
 
 /** Opens a page in a new browser context. */
 async function open(options = {}) {
@@ -133,7 +132,6 @@ async function open(options = {}) {
   context.on('request', request => {
     const url = new URL(request.url());
     if (url.protocol !== 'data:' && url.origin !== base) foreign.push(request.url());
-    if (url.pathname === '/api/v1/stream') streams += 1;
   });
   context.on('console', message => {
     if (/Content Security Policy|Trusted(HTML|Script)/.test(message.text())) violations.push(message.text());
