@@ -24,7 +24,7 @@ use self::{
     requester::Requester,
 };
 #[cfg(feature = "keda")]
-use super::http2::service::Connection;
+use super::http2::activity::Activity;
 use super::http2::tls::Peer;
 use crate::{
     base::{sync::lock, task::blocking},
@@ -166,7 +166,7 @@ impl Access {
     #[cfg(feature = "keda")]
     pub(super) fn requester_of(
         &self,
-        connection: &Connection,
+        connection: &Activity,
         headers: &HeaderMap,
         token: Option<&str>,
     ) -> std::result::Result<Requester, Status> {
@@ -179,7 +179,7 @@ impl Access {
             let value = value.map_err(|_| Status::invalid_argument("token: is malformed"))?;
             headers.insert(http::header::AUTHORIZATION, value);
         }
-        let peer = &connection.0.peer;
+        let peer = &connection.peer;
         let caller = state.authenticate(&headers, peer, "scaler")?;
         let requester = Requester::new(Arc::clone(state), caller, Arc::clone(peer));
         connection.admit(&requester)?;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     accept::ServerConfig,
     incidents::Incidents,
-    limits::{ConnectionLimits, MemoryGuard, open_files, retry_later},
+    limits::{MemoryGuard, connection_limits, open_files, retry_later},
     tls::Tls,
 };
 use crate::{
@@ -57,8 +57,8 @@ impl Connections {
         tls: Option<Arc<Tls>>,
     ) -> Self {
         let stated = config.limits.connections(config.listen);
-        let limits = ConnectionLimits::new(stated, open_files());
-        let max = limits.established.min(Semaphore::MAX_PERMITS);
+        let (established, handshakes) = connection_limits(stated, open_files());
+        let max = established.min(Semaphore::MAX_PERMITS);
         let max_streams = config.limits.max_streams.clamp(1, Semaphore::MAX_PERMITS);
         let streams_end = config
             .stream_max_age
@@ -72,7 +72,7 @@ impl Connections {
             grace: streams_end.saturating_add(LAST_ANSWERS),
             max,
             permits: Arc::new(Semaphore::new(max)),
-            handshakes: EvictingPool::new(limits.handshakes),
+            handshakes: EvictingPool::new(handshakes),
             max_streams,
             streams: Arc::new(Semaphore::new(max_streams)),
             unknown: Arc::new(Semaphore::new(UNKNOWN)),

@@ -15,7 +15,7 @@ use crate::{
         runtime::Relay,
         server::{
             access::{Access, local_calls::ConsoleDoor, requester::Needs},
-            http2::service::check_accepts_streams,
+            http2::activity::check_accepts_streams,
             lists::Lists,
         },
     },

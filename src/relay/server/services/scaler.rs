@@ -6,7 +6,7 @@
 mod demand;
 mod object;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_core::{future::BoxFuture, stream::BoxStream};
 use tokio::{sync::watch, time::Instant};
@@ -27,7 +27,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::service::{Connection, StreamShares, check_accepts_streams},
+            http2::activity::{Activity, StreamShares, check_accepts_streams},
             lists::ranked::named_queues,
         },
     },
@@ -227,7 +227,7 @@ impl ExternalScaler for ScalerService {
     }
 }
 
-fn connection<T>(request: &Request<T>) -> Result<&Connection, Status> {
+fn connection<T>(request: &Request<T>) -> Result<&Arc<Activity>, Status> {
     let connection = request.extensions().get();
     connection.ok_or_else(|| Status::internal("the request has no connection"))
 }
