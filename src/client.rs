@@ -40,7 +40,7 @@ pub use flags::{FlagWatcher, FlagWatcherInfo, Flags, Unleashed};
 pub use pages::Listed;
 pub use publisher::Publisher;
 pub use stats::{
-    BusyQueue, History, HistorySample, LatencyBuckets, RelayLevels, RelayStats, RelayTotals,
+    History, HistorySample, LatencyBuckets, RelayLevels, RelayStats, RelayTotals,
     Savings, Stats, StatsWatch,
 };
 pub use subscription::Subscription;

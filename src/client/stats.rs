@@ -37,8 +37,6 @@ mirror! {
         pub levels: RelayLevels,
         /// The sum over the relays, with the settings of the one that answers.
         pub savings: Savings,
-        /// At most 50 queues, by their notifications since the figures before; empty in the first ones.
-        pub busiest: Vec<BusyQueue>,
         /// What is wrong now, worst first.
         pub findings: Vec<Finding>,
     }
@@ -150,25 +148,6 @@ mirror! {
         pub price_per_million: f64,
         /// The currency of the price.
         pub currency: String,
-    }
-}
-
-mirror! {
-    /// A queue with many notifications.
-    #[derive(Debug, Clone, Default, PartialEq, Eq)]
-    pub struct BusyQueue from BusyQueue {
-        /// Its storage account.
-        pub storage_account: String,
-        /// Its name within the account.
-        pub queue_name: String,
-        /// Notifications since the figures before.
-        pub notifications: u64,
-        /// Their messages.
-        pub messages: u64,
-        /// Messages that are not known to be handled.
-        pub backlog: u64,
-        /// Number of streams that subscribe to it.
-        pub listeners: u32,
     }
 }
 

@@ -24,9 +24,6 @@ use crate::{
 
 /// Further findings below the verdict.
 const FINDINGS: usize = 3;
-/// Queues of the text.
-const BUSIEST: usize = 20;
-const BUSIEST_COLUMNS: &str = "queue notifications messages backlog listeners";
 
 const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
 const HEADER: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -67,12 +64,6 @@ pub(super) fn text(view: &View) -> String {
         row[head] = value.into();
     }
     lines.push(output::table_of(&heads.join(" "), &[row]));
-    let mut busiest = view.busiest();
-    busiest.truncate(BUSIEST);
-    if !busiest.is_empty() {
-        lines.push(String::new());
-        lines.push(output::table_of(BUSIEST_COLUMNS, &busiest));
-    }
     lines.join("\n")
 }
 
@@ -246,7 +237,7 @@ mod tests {
 
     use ratatui::{Terminal, backend::TestBackend, crossterm::event::KeyCode};
     use reveille::{
-        BusyQueue, Finding, FindingKind, QueueInfo, RelayLevels, RelayStats, RelayTotals, Savings,
+        Finding, FindingKind, QueueInfo, RelayLevels, RelayStats, RelayTotals, Savings,
     };
 
     use super::*;
@@ -279,11 +270,6 @@ mod tests {
             totals,
             levels,
             savings: Savings::default(),
-            busiest: vec![BusyQueue {
-                storage_account: "acct".to_owned(),
-                queue_name: "busiest".to_owned(),
-                ..BusyQueue::default()
-            }],
             findings,
         }
     }
@@ -337,7 +323,7 @@ mod tests {
         assert!(drawn(&view).contains("nothing is wrong: 2 of 3 listeners asleep"));
         view.take(stats(3, 50, vec![finding]));
         let printed = super::text(&view);
-        for words in ["relay-1, up 1m30s\n", text, "NOTIFIED", "acct/busiest"] {
+        for words in ["relay-1, up 1m30s\n", text, "NOTIFIED"] {
             assert!(printed.contains(words), "no {words:?} in\n{printed}");
         }
         view.take_queues(vec![QueueInfo {

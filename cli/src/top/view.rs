@@ -150,20 +150,6 @@ impl View {
         self.is_other_list = true;
     }
 
-    /// Returns the queues with most notifications in the newest interval.
-    pub(super) fn busiest(&self) -> Vec<Value> {
-        let rows = self.stats.busiest.iter().map(|queue| {
-            json!({
-                "queue": format!("{}/{}", queue.storage_account, queue.queue_name),
-                "notifications": queue.notifications,
-                "messages": queue.messages,
-                "backlog": queue.backlog,
-                "listeners": queue.listeners,
-            })
-        });
-        rows.collect()
-    }
-
     /// Returns the figures for programs; counts are those of `/metrics`, which has more.
     pub(super) fn figures(&self) -> Value {
         let (now, rates) = (&self.stats, &self.rates);
@@ -199,7 +185,6 @@ impl View {
                 "currency": now.savings.currency,
             },
             "unanswered_relays": now.unanswered,
-            "busiest": self.busiest(),
         })
     }
 }

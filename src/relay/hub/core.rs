@@ -69,7 +69,7 @@ pub(crate) struct Hub {
     pub(super) pattern_checks: PatternChecks,
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
-    pub(super) activity: Arc<Activity>,
+    pub(super) activity: Activity,
     #[cfg(feature = "keda")]
     pub(super) cause_watch: OnceLock<CauseWatch>,
 }
@@ -197,7 +197,7 @@ impl Hub {
             pattern_checks: PatternChecks::default(),
             metrics: HubMetrics::default(),
             load: Load::default(),
-            activity: Arc::default(),
+            activity: Activity::default(),
             #[cfg(feature = "keda")]
             cause_watch: OnceLock::new(),
             config,

@@ -3,9 +3,8 @@
 //! A relay without watchers computes nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     sync::{Arc, OnceLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures_core::future::BoxFuture;
@@ -22,16 +21,14 @@ use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
-        hub::{ActiveQueue, ActivityWatch},
         runtime::{Relay, SilentRelays},
         server::{
             access::{Access, requester::StreamGuard},
             http2::all_connections::Connections,
-            lists::{ask, ranked::named_queues},
+            lists::ask,
         },
     },
     store::{BlobName, BlobStore},
-    types::QueueAddress,
     wire::{
         checked_span,
         link::{StatsRequest, peer_reply::Answer, peer_request::Call},
@@ -52,24 +49,12 @@ pub(crate) struct StatsSource {
     store_state: Arc<Mutex<(Tick, Option<String>)>>,
 }
 
-/// The figures of all relays at one moment.
-struct Snapshot {
-    at: SystemTime,
-    relays: Vec<proto::RelayStats>,
-    unanswered: Vec<String>,
-    /// The table of active queues, by their entries' numbers.
-    active: BTreeMap<u64, ActiveQueue>,
-    /// In a cluster: what all relays know of the busiest queues.
-    merged: BTreeMap<String, proto::Queue>,
-}
-
 /// The stream of one watcher.
 pub(crate) struct StatsWatch {
     source: StatsSource,
     interval: Duration,
     guard: Option<Box<StreamGuard>>,
-    _activity: ActivityWatch,
-    previous: Option<Snapshot>,
+    is_first: bool,
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
 }
@@ -78,8 +63,6 @@ pub(crate) struct StatsWatch {
 const INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Queues of a response.
-const BUSIEST: usize = 50;
 
 /// Time limit of a read of the store, for figures for which other relays wait a second.
 const STORE_WITHIN: Duration = Duration::from_millis(500);
@@ -184,93 +167,33 @@ impl StatsSource {
             source: self.clone(),
             interval,
             guard,
-            _activity: self.relay.hub().watch_activity(self.relay.now()),
-            previous: None,
+            is_first: true,
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + max_age,
         }
     }
 
-    async fn compute(&self, previous: Option<&Snapshot>) -> Snapshot {
-        let active = self.relay.hub().active_queues();
-        spend(Work::Names(active.len()));
-        let mut snapshot = Snapshot {
-            at: wall(),
-            relays: vec![self.own().await],
-            unanswered: Vec::new(),
-            active: active.into_iter().map(|one| (one.number, one)).collect(),
-            merged: BTreeMap::new(),
-        };
-        if self.relay.cluster_state().is_none() {
-            return snapshot;
-        }
-        let mut silent = SilentRelays::default();
+    /// Returns the figures of all relays.
+    async fn response(&self) -> proto::WatchStatsResponse {
+        let at = wall();
+        let (mut relays, mut silent) = (vec![self.own().await], SilentRelays::default());
         let call = Call::Stats(StatsRequest {});
         let others = ask(&self.relay, call, &mut silent, |answer| match answer {
             Answer::Stats(stats) => Some(stats),
             _ => None,
-        })
-        .await;
-        snapshot
-            .relays
-            .extend(others.into_iter().map(|(_, stats)| stats));
-        snapshot.relays[1..].sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
-        let busiest = snapshot.busiest_since(previous);
-        let names: BTreeSet<QueueAddress> =
-            busiest.iter().map(|(one, _)| one.address.clone()).collect();
-        snapshot.merged = named_queues(&self.relay, names, &mut silent).await;
-        snapshot.unanswered = silent.ids.into_iter().collect();
-        snapshot
-    }
-}
-
-impl Snapshot {
-    /// Returns the queues with the most notifications since an earlier moment, each with its
-    /// notifications and messages.
-    fn busiest_since(&self, previous: Option<&Self>) -> Vec<(&ActiveQueue, (u64, u64))> {
-        let saturate = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-        let since = |one: &ActiveQueue| {
-            let known = previous.and_then(|previous| previous.active.get(&one.number));
-            let before = known.map_or(one.since, |known| known.totals);
-            (
-                saturate(one.totals.0.saturating_sub(before.0)),
-                saturate(one.totals.1.saturating_sub(before.1)),
-            )
-        };
-        let all = self.active.values().map(|one| (one, since(one)));
-        let mut all: Vec<_> = all.filter(|(_, (count, _))| *count > 0).collect();
-        all.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
-        all.truncate(BUSIEST);
-        all
-    }
-
-    fn response(&self, previous: Option<&Self>) -> proto::WatchStatsResponse {
-        // Without an earlier response there is no span of which to state notifications.
-        let busiest = previous.map(|_| self.busiest_since(previous));
-        let busy = |(one, (notifications, messages)): (&ActiveQueue, (u64, u64))| {
-            let mut queue = proto::BusyQueue {
-                storage_account: one.address.storage_account().to_owned(),
-                queue_name: one.address.queue_name().to_owned(),
-                notifications,
-                messages,
-                backlog: one.backlog,
-                listeners: u32::try_from(one.listeners).unwrap_or(u32::MAX),
-            };
-            if let Some(merged) = self.merged.get(&one.address.to_string()) {
-                (queue.backlog, queue.listeners) = (merged.backlog, merged.listeners);
-            }
-            queue
-        };
-        let sum = Sum::of(&self.relays);
+        });
+        relays.extend(others.await.into_iter().map(|(_, stats)| stats));
+        relays[1..].sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
+        let unanswered_relays: Vec<_> = silent.ids.into_iter().collect();
+        let sum = Sum::of(&relays);
         proto::WatchStatsResponse {
-            at: Some(self.at.into()),
-            relays: self.relays.clone(),
-            unanswered_relays: self.unanswered.clone(),
+            at: Some(at.into()),
             totals: Some(sum.totals),
             levels: Some(sum.levels),
             savings: Some(sum.savings),
-            busiest: busiest.into_iter().flatten().map(busy).collect(),
-            findings: of_all(&self.relays, &self.unanswered),
+            findings: of_all(&relays, &unanswered_relays),
+            relays,
+            unanswered_relays,
         }
     }
 }
@@ -281,15 +204,9 @@ impl StatsWatch {
         watch: Option<Self>,
     ) -> Option<(Result<proto::WatchStatsResponse, Status>, Option<Self>)> {
         let mut watch = watch?;
-        let is_last = match watch.previous {
-            None => false,
-            Some(_) => watch.turn().await?,
-        };
-        let previous = watch.previous.as_ref();
-        let snapshot = watch.source.compute(previous).await;
+        let is_last = !std::mem::take(&mut watch.is_first) && watch.turn().await?;
+        let response = watch.source.response().await;
         spend(Work::Message(0));
-        let response = snapshot.response(previous);
-        watch.previous = Some(snapshot);
         Some((Ok(response), (!is_last).then_some(watch)))
     }
 
