@@ -39,8 +39,5 @@ pub use explain::{Decision, DecisionKind, Explanation, Finding, FindingKind};
 pub use flags::{FlagWatcher, FlagWatcherInfo, Flags, Unleashed};
 pub use pages::Listed;
 pub use publisher::Publisher;
-pub use stats::{
-    History, HistorySample, LatencyBuckets, RelayLevels, RelayStats, RelayTotals,
-    Savings, Stats, StatsWatch,
-};
+pub use stats::{LatencyBuckets, RelayLevels, RelayStats, RelayTotals, Savings, Stats, StatsWatch};
 pub use subscription::Subscription;

@@ -119,11 +119,8 @@ impl Args {
         target: &Target,
         client: &Client,
         stream: Option<StatsWatch>,
-        mut view: View,
+        view: View,
     ) -> anyhow::Result<()> {
-        if let Ok(history) = client.history(false).await {
-            view.begin_with(&history);
-        }
         let view = Mutex::new(view);
         let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
         let _restored = Restored;

@@ -1,4 +1,4 @@
-//! The figures of relays: a stream of them, and their history.
+//! The figures of relays: a stream of them.
 
 use std::{
     pin::Pin,
@@ -151,46 +151,6 @@ mirror! {
     }
 }
 
-mirror! {
-    /// The figures of one relay over a time.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct History from GetHistoryResponse {
-        /// The relay: it has no figures of the others of its cluster.
-        pub relay_id: String,
-        /// The end of the newest interval; `None` in the first interval.
-        pub newest_at: Option<SystemTime>,
-        /// The length of each interval.
-        pub interval: Duration,
-        /// Oldest first.
-        pub samples: Vec<HistorySample>,
-    }
-}
-
-mirror! {
-    /// The figures of one interval.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-    pub struct HistorySample from Sample {
-        /// Notifications within it.
-        pub notifications: u64,
-        /// Queues in the wake-ups within it.
-        pub wake_entries: u64,
-        /// Reads saved within it.
-        pub polls_avoided: u64,
-        /// Streams asleep at its end.
-        pub asleep: u64,
-        /// Streams awake at its end.
-        pub awake: u64,
-        /// Streams of polling listeners at its end.
-        pub polling: u64,
-        /// Dequeue tasks at its end.
-        pub active_dequeue_tasks: u64,
-        /// The median latency of its wake-ups; zero without any.
-        pub wake_p50 = wake_p50_us: Duration,
-        /// The 99th percentile of it.
-        pub wake_p99 = wake_p99_us: Duration,
-    }
-}
-
 /// A stream of figures. It does not reconnect: where it ends, open another one.
 #[derive(Debug)]
 pub struct StatsWatch {
@@ -231,17 +191,6 @@ impl Client {
             responses,
             _connection: connection,
         })
-    }
-
-    /// Returns the figures of the relay over the last day by minutes, or over the last ten minutes by
-    /// seconds.
-    ///
-    /// # Errors
-    /// As [`Client::stats`].
-    pub async fn history(&self, day: bool) -> Result<History> {
-        let request = proto::GetHistoryRequest { day };
-        let call = async |channel, request| AdminClient::new(channel).get_history(request).await;
-        self.read(request, call).await.map(History::from_wire)
     }
 }
 

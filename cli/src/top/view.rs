@@ -6,7 +6,7 @@ use std::{
 };
 
 use ratatui::crossterm::event::KeyCode;
-use reveille::{History, LatencyBuckets, ListenerInfo, QueueInfo, QueueOrder, Stats};
+use reveille::{LatencyBuckets, ListenerInfo, QueueInfo, QueueOrder, Stats};
 use serde_json::{Value, json};
 
 use crate::{output::time, why::finding_json};
@@ -98,11 +98,6 @@ impl View {
             order: 0,
             sequences: HashMap::new(),
         }
-    }
-
-    pub(super) fn begin_with(&mut self, history: &History) {
-        let newest = history.samples.iter().rev().take(LINE).rev();
-        self.notified = newest.map(|sample| sample.notifications).collect();
     }
 
     pub(super) fn take(&mut self, stats: Stats) {
