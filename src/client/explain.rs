@@ -74,8 +74,6 @@ mirror_enum! {
         Polling = Polling "polling",
         /// A relay of the cluster does not answer.
         RelayMissing = RelayMissing "relay_missing",
-        /// A caller was refused lately, for its credential or its rights.
-        Refused = Refused "refused",
     }
 }
 

@@ -19,7 +19,7 @@ use tonic::Status;
 
 pub use self::callers::AccessFiles;
 use self::{
-    callers::{Callers, RefusedCaller, authorization},
+    callers::{Callers, authorization},
     calls::{Call, Right},
     requester::Requester,
 };
@@ -112,12 +112,6 @@ impl Access {
             audit_lines_lost = of(|callers| callers.audit.as_ref().map_or(0, AuditLog::lost)),
                 "Lines of the audit log lost because the disk did not take them";
         });
-    }
-
-    /// Returns the callers that were refused within the last ten minutes, newest first.
-    pub(super) fn recently_refused(&self) -> Vec<RefusedCaller> {
-        let callers = self.0.as_ref();
-        callers.map_or_else(Vec::new, |callers| callers.recently_refused())
     }
 
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The

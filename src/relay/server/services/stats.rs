@@ -22,11 +22,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::{
         runtime::{Relay, SilentRelays},
-        server::{
-            access::{Access, requester::StreamGuard},
-            http2::all_connections::Connections,
-            lists::ask,
-        },
+        server::{access::requester::StreamGuard, http2::all_connections::Connections, lists::ask},
     },
     store::{BlobName, BlobStore},
     wire::{
@@ -41,7 +37,6 @@ use crate::{
 pub(crate) struct StatsSource {
     pub(super) relay: Relay,
     flags: Flags,
-    pub(super) access: Access,
     /// The services exist before the connections.
     pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
     store: Arc<dyn BlobStore>,
@@ -91,16 +86,10 @@ pub(super) fn checked_interval(request: &proto::WatchStatsRequest) -> Result<Dur
 }
 
 impl StatsSource {
-    pub(crate) fn new(
-        relay: Relay,
-        flags: Flags,
-        access: Access,
-        store: Arc<dyn BlobStore>,
-    ) -> Self {
+    pub(crate) fn new(relay: Relay, flags: Flags, store: Arc<dyn BlobStore>) -> Self {
         Self {
             relay,
             flags,
-            access,
             connections: Arc::default(),
             store,
             store_state: Arc::default(),
