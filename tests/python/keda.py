@@ -431,7 +431,6 @@ def bad_keys_and_answers():
         ({}, "queues: is missing"),
         ({"queues": "local/a", "targetPerReplicas": "5"}, "targetPerReplicas: is unknown"),
         ({"queues": "local/a*"}, "is a pattern"),
-        ({"storageAccount": "local"}, "queueName: is missing"),
         ({"queues": "local/a", "activation": "few"}, "activation: must be a whole number"),
     ]
     for keys, words in cases:

@@ -26,10 +26,8 @@ const TARGET: f64 = 10.0;
 /// Keys that KEDA reads itself and passes on.
 const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 /// All others.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 6] = [
     "queues",
-    "storageAccount",
-    "queueName",
     "group",
     "targetPerReplica",
     "activation",
@@ -52,20 +50,7 @@ impl ScaledObject {
         }
         let of = |key| value_of(reference, key);
         Ok(Self {
-            queues: match (of("queues"), of("storageAccount"), of("queueName")) {
-                (Some(list), None, None) => queues(list)?,
-                (None, Some(account), Some(name)) => {
-                    let queue = QueueAddress::new(account, name);
-                    vec![queue.map_err(|error| invalid("queueName", error))?]
-                }
-                (None, Some(_), None) => return Err(invalid("queueName", "is missing")),
-                (None, None, Some(_)) => return Err(invalid("storageAccount", "is missing")),
-                (None, None, None) => return Err(invalid("queues", "is missing")),
-                (Some(_), ..) => {
-                    let rule = "takes the place of storageAccount and queueName: state either";
-                    return Err(invalid("queues", rule));
-                }
-            },
+            queues: queues(of("queues").ok_or_else(|| invalid("queues", "is missing"))?)?,
             group: of("group")
                 .map(GroupName::new)
                 .transpose()
@@ -166,8 +151,7 @@ mod tests {
         assert_eq!((object.target, object.activation), (2.5, 3));
         let group = object.group.map(|group| group.to_string());
         assert_eq!(group.as_deref(), Some("workers"));
-        let short = read(&[("storageAccount", "acct"), ("queueName", "orders")]).expect("valid");
-        assert_eq!(short, read(&[("queues", "acct/orders")]).expect("valid"));
+        let short = read(&[("queues", "acct/orders")]).expect("valid");
         assert_eq!((short.target, short.activation), (10.0, 0));
         for key in ["token", "tokenFromEnv"] {
             assert_eq!(token(&reference(&[(key, "secret")])), Some("secret"));
@@ -177,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_bad_key_is_named_with_its_rule() {
-        let cases: [(&[(&str, &str)], &str); 12] = [
+        let cases: [(&[(&str, &str)], &str); 9] = [
             (&[], "queues: is missing"),
             (
                 &[("queues", "acct/a"), ("qeues", "b")],
@@ -189,9 +173,6 @@ mod tests {
             ),
             (&[("queues", "acct")], "queues: "),
             (&[("queues", "acct/a,")], "queues: "),
-            (&[("queues", "acct/a"), ("queueName", "a")], "state either"),
-            (&[("storageAccount", "acct")], "queueName: is missing"),
-            (&[("queueName", "a")], "storageAccount: is missing"),
             (&[("queues", "acct/a"), ("group", "a/b")], "group: "),
             (
                 &[("queues", "acct/a"), ("targetPerReplica", "0")],
