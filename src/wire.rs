@@ -53,8 +53,9 @@ pub(crate) const NOT_READY: &str = "reveille-not-ready";
 
 #[cfg(feature = "relay")]
 pub(crate) use cluster::{
-    cluster_message_from_wire, cluster_message_to_wire, frame_entry_len, link, peer_failure,
-    peer_reply_from_wire, peer_request_from_wire, peer_status, timer_to_wire, timers_from_wire,
+    ClusterContent, ClusterMessage, cluster_message_from_wire, cluster_message_to_wire,
+    frame_entry_len, link, peer_failure, peer_reply_from_wire, peer_request_from_wire, peer_status,
+    timer_to_wire, timers_from_wire,
 };
 pub(crate) use codec::ClientCodec;
 #[cfg(feature = "relay")]
@@ -67,7 +68,7 @@ pub(crate) use relay::{
     subscribe_from_wire, subscribe_to_wire,
 };
 pub(crate) use status::{error_to_wire, from_status, to_status};
-pub(crate) use time::{checked_span, span_from_wire, span_to_wire, time_to_wire};
+pub(crate) use time::{checked_span, span_from_wire, span_to_wire};
 pub(crate) use wake::{
     EntryFields, Event as SubscribeResponseEvent, SubscribeResponse, encode_entry,
 };

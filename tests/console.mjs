@@ -17,7 +17,7 @@ const screenshots = rest[rest.indexOf('--screenshots') + 1 || rest.length];
 const FLAG = 'go-live';
 const FLEET = 50;
 const STOPPED = 'node-17';
-const VIEWS = ['/', '/queues', '/queues/acct/first', '/listeners', '/flags', `/flags/${FLAG}`, '/relays', '/store', '/login'];
+const VIEWS = ['/', '/queues', '/queues/acct/first', '/listeners', '/flags', `/flags/${FLAG}`, '/relays', '/login'];
 
 if (!binary) {
   console.error('usage: node tests/console.mjs PATH/TO/reveille [--screenshots DIR]');
@@ -124,7 +124,6 @@ const browser = await chromium.launch({ executablePath: await executable(), args
 const foreign = [];
 const violations = [];
 const crashes = [];
-let streams = 0;
 
 /** Opens a page in a new browser context. */
 async function open(options = {}) {
@@ -133,7 +132,6 @@ async function open(options = {}) {
   context.on('request', request => {
     const url = new URL(request.url());
     if (url.protocol !== 'data:' && url.origin !== base) foreign.push(request.url());
-    if (url.pathname === '/api/v1/stream') streams += 1;
   });
   context.on('console', message => {
     if (/Content Security Policy|Trusted(HTML|Script)/.test(message.text())) violations.push(message.text());
@@ -227,7 +225,7 @@ try {
 
   await check('keys change the view, focus the search, open rows and the help', async () => {
     await go(page, '/');
-    for (const [key, title] of [['q', 'Queues'], ['l', 'Listeners'], ['f', 'Flags'], ['r', 'Relays'], ['s', 'Store'], ['o', 'Overview'], ['q', 'Queues']]) {
+    for (const [key, title] of [['q', 'Queues'], ['l', 'Listeners'], ['f', 'Flags'], ['r', 'Relays'], ['o', 'Overview'], ['q', 'Queues']]) {
       await page.keyboard.press('g');
       await page.keyboard.press(key);
       await until(`g ${key}`, async () => await heading(page) === title, 3000);
@@ -261,17 +259,6 @@ try {
     equal((await names()).join(), 'hold/two,hold/one', 'the order under the pointer');
     await page.mouse.move(0, 0);
     await until('the new order', async () => (await names()).join() === 'hold/one,hold/two', 3000);
-  });
-
-  await check('the store shows the lease that a process holds', async () => {
-    const holder = start('lease', 'run', 'billing', '--store', `sqlite:${join(directory, 'store.db')}`, '--', 'sleep', '60');
-    await go(page, '/store');
-    await until('the lease', async () => {
-      await page.getByRole('button', { name: 'Read again' }).click();
-      return page.getByRole('row', { name: /billing/ }).getByText('held').isVisible();
-    });
-    await page.getByText('The store has no sweep job').waitFor();
-    holder.kill('SIGTERM');
   });
 
   const fleet = new Map(Array.from({ length: FLEET }, (_, i) => {
@@ -433,30 +420,6 @@ try {
     await page.locator('.tile', { hasText: 'Notifications' }).getByText('1 in total').waitFor({ timeout: 5000 });
   });
   await page.context().close();
-
-  await check('nine tabs share one stream, and another tab takes it over', async () => {
-    const first = await open();
-    streams = 0;
-    const tabs = [first];
-    await go(first, '/');
-    await first.locator('.tiles').waitFor();
-    while (tabs.length < 9) {
-      const tab = await first.context().newPage();
-      await go(tab, '/');
-      tabs.push(tab);
-    }
-    for (const tab of tabs) await tab.locator('.tiles').waitFor();
-    await sleep(2000);
-    equal(streams, 1, 'requests to /api/v1/stream of nine tabs');
-    await first.close();
-    await until('a second stream', () => streams === 2, 5000);
-    await notify('acct/second');
-    for (const tab of tabs.slice(1)) {
-      await tab.locator('.tile', { hasText: 'Notifications' }).getByText('2 in total').waitFor({ timeout: 5000 });
-    }
-    equal(streams, 2, 'requests to /api/v1/stream after one tab was closed');
-    await tabs[1].context().close();
-  });
 
   await check('a hidden tab sends nothing, and goes on when it is shown', async () => {
     const tab = await open();

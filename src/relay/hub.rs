@@ -40,7 +40,6 @@ use crate::base::sync;
 
 pub(crate) use self::subscription::resume;
 pub(crate) use self::{
-    activity::{ActiveQueue, ActivityWatch},
     capacity::LimitUse,
     config::HubConfig,
     core::{Hub, HubStats},

@@ -26,7 +26,6 @@
 mod cluster_link;
 mod frames;
 mod heartbeat_sender;
-mod isolation;
 mod peer;
 mod recent_queues;
 
@@ -119,11 +118,6 @@ const REPLACE_AFTER: Duration = Duration::from_secs(6);
 const REPLACE_AGAIN: Duration = Duration::from_secs(10);
 /// A heartbeat that the client did not take is due again after this time.
 const UNSENT_AGAIN: Duration = Duration::from_millis(50);
-/// An isolation that begins sooner after the last one ends later, so that a link that flaps costs
-/// polls and no resyncs.
-const FLAP_WITHIN: Duration = Duration::from_secs(60);
-/// How long such a link must hold.
-const FLAP_HOLD: Duration = Duration::from_secs(10);
 /// A relay that starts is ready after two own heartbeats, or after this time.
 const READY_AFTER: Duration = Duration::from_secs(3);
 /// A queue is named in heartbeats for this long after its newest frame was confirmed: a receiver
@@ -137,10 +131,7 @@ const BURST_PAUSE: Duration = Duration::from_micros(400);
 const PATIENCE: u64 = 4;
 /// Nor is it missing before this time: three heartbeats and their jitter, so two may be lost.
 pub(crate) const MISSING_AFTER: Duration = Duration::from_millis(3_500);
-/// The most own heartbeats until a peer that was missing before is missing again.
-const MAX_PATIENCE: u64 = 32;
-/// A peer that returned this many own heartbeats ago (ten minutes) has the first patience again; a
-/// silent one is forgotten.
+/// A peer that is silent for this many own heartbeats (ten minutes) is forgotten.
 const FORGET_AFTER: u64 = 600;
 /// The most peers. 100 relays are the bound of this design; the rest is for lives that ended within
 /// the last ten minutes. More appear only in forged messages.

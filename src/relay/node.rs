@@ -230,12 +230,7 @@ impl Node {
         let relay = Relay::start_with(config.relay, ack)?;
         let scope = Scope::new();
         let flags = start_flags(&store, flags_config, config.flag_refresh, &scope);
-        let stats = StatsSource::new(
-            relay.clone(),
-            flags.clone(),
-            access.clone(),
-            Arc::clone(&store),
-        );
+        let stats = StatsSource::new(relay.clone(), flags.clone(), Arc::clone(&store));
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
             Some(cluster) => Box::pin(cluster.start(&relay, &flags, &*store, &stats)).await?,

@@ -25,21 +25,20 @@ pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
-use self::figures::{History, SurveyCache};
-pub(crate) use self::figures::{RelayFigures, RelaySurvey};
+pub(crate) use self::figures::RelaySurvey;
+use self::figures::SurveyCache;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
 #[cfg(feature = "keda")]
 use self::scaled::ScaledQueues;
 #[cfg(feature = "keda")]
-pub(crate) use self::scaled::{Causes, MissedCauses, ScaledQueue};
+pub(crate) use self::scaled::{Causes, ScaledQueue};
 use crate::{
     base::{
         clock::{Clock, Tick, Timer},
         histogram::Histogram,
         log_limiter::LimitedCounts,
-        sync::Mutex,
         task::Scope,
         text::opaque_debug,
     },
@@ -143,7 +142,6 @@ struct RelayInner {
     drain: DrainState,
     survey: SurveyCache,
     counters: RelayMetrics,
-    history: Mutex<History>,
     config: RelayConfig,
     #[cfg(feature = "keda")]
     scaled: Arc<ScaledQueues>,
@@ -302,7 +300,6 @@ impl Relay {
             drain: DrainState::new(config.drain),
             survey: SurveyCache::default(),
             counters: RelayMetrics::default(),
-            history: Mutex::default(),
             #[cfg(feature = "keda")]
             scaled: Arc::default(),
             config,

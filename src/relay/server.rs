@@ -26,5 +26,7 @@ pub(crate) use self::services::peers::RelayPeers;
 #[cfg(feature = "courier")]
 pub(crate) use self::services::queue_routes;
 pub(crate) use self::services::{
-    Services, health::Health, stats::StatsSource, store_probe::unreadable_store,
+    Services,
+    health::Health,
+    stats::{StatsSource, unreadable_store},
 };

@@ -1,9 +1,9 @@
-//! The messages that the relays of a cluster send each other, as plain data.
+//! What the relays of a cluster tell each other of their queues, as plain data.
 //!
-//! `wire` checks and converts them; `relay::link` decides when they are sent and what a received
-//! one means. The limits are those of docs/internal/cluster-rules.md.
+//! `wire` checks and converts it; `relay::link` decides when it is sent and what it means. The limits are
+//! those of docs/internal/cluster-rules.md.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use super::{GroupName, LastEvent, QueueAddress};
 
@@ -14,22 +14,6 @@ pub(crate) struct ClusterLimits;
 /// One run of a relay: the 128 random bits of its epoch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LifeId(pub(crate) u128);
-
-/// A message to all relays.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClusterMessage {
-    pub(crate) life: LifeId,
-    pub(crate) content: ClusterContent,
-}
-
-/// The kinds of messages to all relays.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ClusterContent {
-    Frame(Frame),
-    Heartbeat(RelayHeartbeat),
-    /// A kind that a later version added.
-    Unknown,
-}
 
 /// What a life counted since its last frame.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,41 +44,6 @@ pub(crate) struct HandedTimer {
     pub(crate) due_in: Duration,
     /// What it counts when it is due.
     pub(crate) increment: FrameEntry,
-}
-
-/// The message that each life publishes every second.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RelayHeartbeat {
-    /// 1, 2, 3, ... in each life.
-    pub(crate) number: u64,
-    /// The newest frame that was published; 0 before the first.
-    pub(crate) frame: u64,
-    /// `queues` holds all queues of the frames above this number.
-    pub(crate) complete_above: u64,
-    pub(crate) queues: Vec<RecentQueue>,
-    pub(crate) leaving: bool,
-    /// The hash of the name of the sender's store; 0 if it is unknown.
-    pub(crate) store: u64,
-    pub(crate) status: RelayStatus,
-}
-
-/// A queue in a heartbeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RecentQueue {
-    /// [`queue_hash`] of its address.
-    pub(crate) hash: u64,
-    /// The newest frame with causes of the queue.
-    pub(crate) frame: u64,
-}
-
-/// What a relay states about itself for the list of relays.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RelayStatus {
-    pub(crate) relay_id: Arc<str>,
-    pub(crate) version: Arc<str>,
-    pub(crate) streams: u64,
-    pub(crate) queues: u64,
-    pub(crate) degraded: bool,
 }
 
 impl ClusterLimits {

@@ -19,10 +19,7 @@ use crate::{
     error::{Error, Result},
     types::{
         GroupName, LastEvent, Limits, QueueAddress, check_kept_text,
-        cluster::{
-            ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, HandedTimer, LifeId,
-            RecentQueue, RelayHeartbeat, RelayStatus,
-        },
+        cluster::{ClusterLimits, Frame, FrameEntry, HandedTimer, LifeId},
     },
 };
 
@@ -40,6 +37,22 @@ pub(crate) mod link {
     include!(concat!(env!("OUT_DIR"), "/link/reveille.link.v1.rs"));
 }
 
+/// A message to all relays.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClusterMessage {
+    pub(crate) life: LifeId,
+    pub(crate) content: ClusterContent,
+}
+
+/// The kinds of messages to all relays.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ClusterContent {
+    Frame(Frame),
+    Heartbeat(link::Heartbeat),
+    /// A kind that a later version added.
+    Unknown,
+}
+
 /// Reads and checks a message of another relay.
 ///
 /// # Errors
@@ -55,7 +68,8 @@ pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> 
         None => ClusterContent::Unknown,
         Some(link::broadcast::Content::Frame(frame)) => ClusterContent::Frame(read_frame(frame)?),
         Some(link::broadcast::Content::Heartbeat(heartbeat)) => {
-            ClusterContent::Heartbeat(read_heartbeat(heartbeat)?)
+            check_heartbeat(&heartbeat)?;
+            ClusterContent::Heartbeat(heartbeat)
         }
     };
     Ok(ClusterMessage {
@@ -79,9 +93,9 @@ pub(crate) fn cluster_message_to_wire(message: &ClusterMessage) -> Bytes {
             entries: frame.entries.iter().map(write_entry).collect(),
             flags_written: frame.flags_written,
         })),
-        ClusterContent::Heartbeat(heartbeat) => Some(link::broadcast::Content::Heartbeat(
-            write_heartbeat(heartbeat),
-        )),
+        ClusterContent::Heartbeat(heartbeat) => {
+            Some(link::broadcast::Content::Heartbeat(heartbeat.clone()))
+        }
         ClusterContent::Unknown => None,
     };
     let life = Bytes::copy_from_slice(&message.life.0.to_le_bytes());
@@ -143,49 +157,24 @@ fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
     })
 }
 
-fn read_heartbeat(heartbeat: link::Heartbeat) -> Result<RelayHeartbeat> {
+fn check_heartbeat(heartbeat: &link::Heartbeat) -> Result<()> {
     at_least_one("heartbeat.heartbeat", heartbeat.heartbeat)?;
     if heartbeat.complete_above > heartbeat.frame {
         return Err(Error::invalid("complete_above", "must be at most `frame`"));
     }
-    let hashes = heartbeat.queue_hashes.len();
+    let (hashes, ages) = (&heartbeat.queue_hashes, &heartbeat.queue_ages);
     at_most(
         "queue_hashes",
         "queues",
-        hashes,
+        hashes.len(),
         ClusterLimits::RECENT_QUEUES,
     )?;
-    if heartbeat.queue_ages.len() != hashes {
-        return Err(Error::invalid(
-            "queue_ages",
-            "must be as many as `queue_hashes`",
-        ));
+    if ages.len() != hashes.len() || ages.iter().any(|age| *age >= heartbeat.frame) {
+        let rule = "must be as many as `queue_hashes`, each less than `frame`";
+        return Err(Error::invalid("queue_ages", rule));
     }
     check_kept_text("relay_id", &heartbeat.relay_id, Limits::MAX_TEXT)?;
-    check_kept_text("version", &heartbeat.version, Limits::MAX_TEXT)?;
-    let queue = |(hash, age): (u64, u64)| match heartbeat.frame.checked_sub(age) {
-        Some(frame @ 1..) => Ok(RecentQueue { hash, frame }),
-        _ => Err(Error::invalid("queue_ages", "must be less than `frame`")),
-    };
-    let queues = heartbeat.queue_hashes.iter().copied();
-    Ok(RelayHeartbeat {
-        number: heartbeat.heartbeat,
-        frame: heartbeat.frame,
-        complete_above: heartbeat.complete_above,
-        queues: queues
-            .zip(heartbeat.queue_ages.iter().copied())
-            .map(queue)
-            .collect::<Result<_>>()?,
-        leaving: heartbeat.leaving,
-        store: heartbeat.store,
-        status: RelayStatus {
-            relay_id: heartbeat.relay_id.into(),
-            version: heartbeat.version.into(),
-            streams: heartbeat.streams,
-            queues: heartbeat.queues,
-            degraded: heartbeat.degraded,
-        },
-    })
+    check_kept_text("version", &heartbeat.version, Limits::MAX_TEXT)
 }
 
 fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
@@ -204,25 +193,6 @@ fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
             .iter()
             .map(ToString::to_string)
             .collect(),
-    }
-}
-
-fn write_heartbeat(heartbeat: &RelayHeartbeat) -> link::Heartbeat {
-    let (queues, status) = (&heartbeat.queues, &heartbeat.status);
-    let age = |queue: &RecentQueue| heartbeat.frame - queue.frame;
-    link::Heartbeat {
-        heartbeat: heartbeat.number,
-        frame: heartbeat.frame,
-        complete_above: heartbeat.complete_above,
-        queue_hashes: queues.iter().map(|queue| queue.hash).collect(),
-        queue_ages: queues.iter().map(age).collect(),
-        leaving: heartbeat.leaving,
-        relay_id: String::from(&*status.relay_id),
-        version: String::from(&*status.version),
-        streams: status.streams,
-        queues: status.queues,
-        degraded: status.degraded,
-        store: heartbeat.store,
     }
 }
 

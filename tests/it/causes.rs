@@ -403,9 +403,14 @@ async fn health_ready_and_the_admin_port_agree_without_a_credential() {
     subscribed.tells("connected").await;
     let (page, health, ready, text) = verdicts().await;
     assert_eq!((page, health, ready), (false, Some(1), Some(1)));
-    assert!(text.contains("full: 1 of 1 streams are open"), "{text}");
+    assert!(
+        text.contains("full: the limit of 1 streams is reached"),
+        "{text}"
+    );
     let waiting = Running::start(relay.verb(&["health", "--wait"]));
-    waiting.tells("not ready: full: 1 of 1 streams").await;
+    waiting
+        .tells("not ready: full: the limit of 1 streams")
+        .await;
     subscribed.child.kill().await.expect("killed");
     let mut waiting = waiting;
     let ended = within("it is ready", waiting.child.wait()).await;

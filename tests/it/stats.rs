@@ -1,4 +1,4 @@
-//! The relay's figures through a real relay: the stream of figures, the history, and ordered lists.
+//! The relay's figures through a real relay: the stream of figures, and ordered lists.
 
 use std::time::Duration;
 
@@ -128,48 +128,6 @@ async fn the_figures_are_those_of_the_metrics_page() {
     let levels = stats.levels.expect("sums");
     assert_eq!((levels.asleep, levels.awake), (1, 0));
     assert!(stats.savings.expect("savings").polls_avoided > 0);
-}
-
-#[tokio::test]
-async fn watchers_are_told_the_busiest_queues_since_their_last_figures() {
-    let relay = relay().await;
-    notify(&relay, "acct/before", 1).await;
-    let open = async |millis| {
-        let opened = watch_stats(&relay.url(), Duration::from_millis(millis)).await;
-        opened.expect("opened")
-    };
-    let (mut watch, mut slow) = (open(250).await, open(2_000).await);
-    for watch in [&mut watch, &mut slow] {
-        assert_eq!(next(watch).await.busiest, []);
-    }
-    for _ in 0..3 {
-        notify(&relay, "acct/orders", 4).await;
-    }
-    notify(&relay, "acct/mails", 1).await;
-    let (mut orders, mut mails) = ((0, 0), 0);
-    while (orders.0, mails) != (3, 1) {
-        for busy in next(&mut watch).await.busiest {
-            assert_eq!(busy.listeners, 0);
-            match &*busy.queue_name {
-                "orders" => {
-                    orders = (orders.0 + busy.notifications, orders.1 + busy.messages);
-                    assert!(busy.backlog >= orders.1, "{busy:?}");
-                }
-                "mails" => mails += busy.notifications,
-                other => panic!("{other} was notified before"),
-            }
-        }
-    }
-    assert_eq!(orders.1, 12);
-    // The slower one gets the same sums, at once.
-    let stats = next(&mut slow).await;
-    let names = stats.busiest.iter().map(|busy| &*busy.queue_name);
-    assert_eq!(names.collect::<Vec<_>>(), ["orders", "mails"]);
-    assert_eq!(
-        (stats.busiest[0].notifications, stats.busiest[0].messages),
-        (3, 12)
-    );
-    assert_eq!(next(&mut slow).await.busiest, []);
 }
 
 #[tokio::test]

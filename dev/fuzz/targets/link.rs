@@ -16,9 +16,9 @@ use crate::{
         hub::{Hub, HubConfig},
         link::LinkConfig,
     },
-    types::cluster::{ClusterContent, ClusterLimits, LifeId},
+    types::cluster::{ClusterLimits, LifeId},
     wire::{
-        cluster_message_from_wire, cluster_message_to_wire, frame_entry_len,
+        ClusterContent, cluster_message_from_wire, cluster_message_to_wire, frame_entry_len,
         link::{PeerReply, PeerRequest, TimersRequest, peer_request::Call},
         peer_reply_from_wire, peer_request_from_wire, timer_to_wire, timers_from_wire,
     },

@@ -10,7 +10,7 @@
 //!   of it. It counts as a listener of the queue, as every agent does.
 //! * The sentinel does not ask an agent. A visibility time-out of 1 ms: a subscriber that never reports
 //!   counts as busy for that time after a wake-up, and the end of a busy one sets a timer.
-//! * `Admin.WatchStats` sends figures at rest too, names the busiest queues only, and needs the right to
+//! * `Admin.WatchStats` sends figures at rest too, names no queues, and needs the right to
 //!   administer. It is read for the policy's `latency` only.
 //!
 //! Wake-ups state no level: they cause a look at the relay's lists while there is no node. Otherwise a

@@ -102,9 +102,6 @@ impl Policy {
     }
 
     fn applies(&self, subject: &Subject, principal: &Principal) -> bool {
-        if principal.is_anonymous() {
-            return false;
-        }
         match subject {
             Subject::Everyone => true,
             Subject::Principal(name) => **name == *principal.name(),

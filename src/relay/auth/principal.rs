@@ -26,15 +26,14 @@ pub(super) struct Verified {
 
 /// Longest name, in bytes. A SPIFFE id may have more (2,048), but ids in use are short.
 const LONGEST_NAME: usize = 128;
+/// No principal: it could be taken for the callers of a relay without authentication.
+const ANONYMOUS: &str = "anonymous";
 /// Begins the name of a group where principals and groups stand in one list.
 pub(super) const GROUP_PREFIX: &str = "group:";
 pub(super) const RULE: &str =
     "must be 1 to 128 of [A-Za-z0-9._@:/|+-], not `anonymous` and not begin with `group:`";
 
 impl Principal {
-    /// The name of all callers of a relay without authentication.
-    pub const ANONYMOUS: &str = "anonymous";
-
     /// Creates a principal without groups.
     ///
     /// # Errors
@@ -58,14 +57,6 @@ impl Principal {
         })))
     }
 
-    /// Returns the principal of all callers of a relay without authentication. No rule matches it.
-    pub fn anonymous() -> Self {
-        Self(Arc::new(Identity {
-            name: Self::ANONYMOUS.into(),
-            groups: Box::default(),
-        }))
-    }
-
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -74,11 +65,6 @@ impl Principal {
     /// Returns the groups that the credential states, without those of the operator's file.
     pub fn groups(&self) -> impl Iterator<Item = &str> {
         self.0.groups.iter().map(|group| &**group)
-    }
-
-    /// Returns whether the relay has no authentication.
-    pub fn is_anonymous(&self) -> bool {
-        self.name() == Self::ANONYMOUS
     }
 }
 
@@ -105,7 +91,7 @@ pub(super) fn check_principal(field: &str, name: &str) -> Result<()> {
 fn is_principal(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._@:/|+-".contains(&byte);
     (1..=LONGEST_NAME).contains(&name.len())
-        && name != Principal::ANONYMOUS
+        && name != ANONYMOUS
         && !name.starts_with(GROUP_PREFIX)
         && name.bytes().all(allowed)
 }

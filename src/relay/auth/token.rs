@@ -189,9 +189,6 @@ impl TokenFile {
     /// `Invalid` for a note that is too long; `Unavailable` if the file cannot be written.
     pub fn add(&self, new: &NewToken, now: SystemTime) -> Result<IssuedToken> {
         check_text("note", &new.note, LONGEST_NOTE)?;
-        if new.principal.is_anonymous() {
-            return Err(Error::invalid("principal", "`anonymous` has no token"));
-        }
         if new.expires.is_some_and(|expires| expires <= now) {
             return Err(Error::invalid("expires", "must be in the future"));
         }

@@ -2,9 +2,9 @@
 //!
 //! The driver sends each request and states its result. A message may be lost, so a request without
 //! a reply is repeated, at another life where there is one: a timer that two lives have taken is one
-//! wake-up too many. A request that a life refuses goes to the next one.
+//! wake-up too many. A life that refuses a request gets no further one.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use prost::Message as _;
 
@@ -18,13 +18,10 @@ use crate::{
 /// A hand-over that is under way.
 pub(crate) struct TimerHandOver {
     pending: PendingTimers,
-    lives: Vec<LifeId>,
-    /// The life that gets the next request.
-    next: usize,
-    /// The timers of the request that no life has taken yet, when their delays were read, and how many
-    /// lives have refused it.
+    /// The first one gets the next request.
+    lives: VecDeque<LifeId>,
+    /// The timers of the request that no life has taken yet, and when their delays were read.
     request: Option<(Tick, Vec<HandedTimer>)>,
-    refusals: usize,
     /// Without a reply until then, the rest is lost.
     reply_until: Tick,
     ends_at: Tick,
@@ -59,14 +56,12 @@ const REPLY_WITHIN: Duration = Duration::from_secs(5);
 const ALL_WITHIN: Duration = Duration::from_secs(20);
 
 impl TimerHandOver {
-    /// Begins the hand-over of all pending timers to these lives, the last one first.
-    pub(crate) fn new(hub: &Hub, lives: Vec<LifeId>, now: Tick) -> Self {
+    /// Begins the hand-over of all pending timers to these lives.
+    pub(crate) fn new(hub: &Hub, lives: VecDeque<LifeId>, now: Tick) -> Self {
         Self {
             pending: hub.pending_timers(),
-            next: lives.len().saturating_sub(1),
             lives,
             request: None,
-            refusals: 0,
             reply_until: now + REPLY_WITHIN,
             ends_at: now + ALL_WITHIN,
             handed: HandedOver::default(),
@@ -79,34 +74,32 @@ impl TimerHandOver {
         loop {
             let (read_at, timers) = self.request.take().or_else(|| self.next_timers(now))?;
             let in_time = now < self.reply_until.min(self.ends_at);
-            if self.refusals < self.lives.len() && in_time {
-                let passed = now.since(read_at);
-                let timers = self.request.insert((read_at, timers)).1.iter().cloned();
-                let timers = timers.map(|mut timer| {
-                    timer.due_in = timer.due_in.saturating_sub(passed);
-                    timer_to_wire(&timer)
-                });
-                let timers = timers.collect();
-                return Some((self.lives[self.next], TimersRequest { timers }));
-            }
-            self.refusals = 0;
-            self.handed.lost += timers.len() as u64;
+            let Some(life) = self.lives.front().filter(|_| in_time) else {
+                self.handed.lost += timers.len() as u64;
+                continue;
+            };
+            let passed = now.since(read_at);
+            let timers = self.request.insert((read_at, timers)).1.iter().cloned();
+            let timers = timers.map(|mut timer| {
+                timer.due_in = timer.due_in.saturating_sub(passed);
+                timer_to_wire(&timer)
+            });
+            let timers = timers.collect();
+            return Some((*life, TimersRequest { timers }));
         }
     }
 
     /// States the result of the newest request.
     pub(crate) fn replied(&mut self, reply: TimersReply, now: Tick) {
-        if reply != TimersReply::Missing {
-            self.reply_until = now + REPLY_WITHIN;
+        if reply == TimersReply::Missing {
+            return self.lives.rotate_left(1);
         }
-        if reply == TimersReply::Taken {
-            let taken = self.request.take().map_or(0, |(_, timers)| timers.len());
-            self.handed.taken += taken as u64;
-            self.refusals = 0;
-            return;
+        self.reply_until = now + REPLY_WITHIN;
+        if reply == TimersReply::Refused {
+            self.lives.pop_front();
+        } else if let Some((_, timers)) = self.request.take() {
+            self.handed.taken += timers.len() as u64;
         }
-        self.refusals += usize::from(reply == TimersReply::Refused);
-        self.next = self.next.checked_sub(1).unwrap_or(self.lives.len() - 1);
     }
 
     pub(crate) fn handed_over(&self) -> HandedOver {
@@ -199,33 +192,29 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_a_life_refuses_goes_to_another_one_and_later_ones_to_both() {
-        let (asked, handed) = run(&[1, 2], |_, number| match number {
-            0 => Reply::Refused,
-            _ => Reply::Taken,
-        });
-        assert_eq!((handed, &asked[..2]), (ALL, &[2, 1][..]));
+    fn a_request_that_a_life_refuses_goes_to_another_one_and_so_do_later_ones() {
         let (asked, handed) = run(&[1, 2], |life, _| match life {
-            2 => Reply::Refused,
+            1 => Reply::Refused,
             _ => Reply::Taken,
         });
         assert_eq!(handed, ALL);
-        assert!(asked.contains(&1), "{asked:?}");
+        assert_eq!(asked.iter().filter(|life| **life == 1).count(), 1);
     }
 
     #[test]
-    fn a_request_that_all_lives_refuse_is_lost_and_the_next_one_is_offered() {
-        let (_, handed) = run(&[1, 2], |_, number| match number {
-            0 | 1 => Reply::Refused,
-            _ => Reply::Taken,
+    fn the_timers_that_all_lives_refuse_are_lost() {
+        let (asked, handed) = run(&[1, 2], |_, number| match number {
+            0 => Reply::Taken,
+            _ => Reply::Refused,
         });
-        assert!(handed.lost > 0 && handed.taken > handed.lost, "{handed:?}");
+        assert_eq!(asked.len(), 3);
+        assert!(handed.lost > 0 && handed.taken > 0, "{handed:?}");
         assert_eq!(handed.lost + handed.taken, 2_000);
     }
 
     #[test]
     fn a_repeated_request_has_the_delays_that_are_left() {
-        let mut hand_over = TimerHandOver::new(&hub_with_timers(1), vec![LifeId(1)], NOW);
+        let mut hand_over = TimerHandOver::new(&hub_with_timers(1), [LifeId(1)].into(), NOW);
         let due_in = |request: TimersRequest| {
             let due_in = request.timers[0].due_in.expect("a delay");
             Duration::new(due_in.seconds.unsigned_abs(), due_in.nanos.unsigned_abs())
@@ -240,7 +229,7 @@ mod tests {
     #[test]
     fn without_any_reply_the_timers_are_lost_after_five_seconds() {
         let (asked, handed) = run(&[1, 2], |_, _| Reply::Missing);
-        assert_eq!((asked, handed.lost), (vec![2, 1, 2, 1, 2], 2_000));
+        assert_eq!((asked, handed.lost), (vec![1, 2, 1, 2, 1], 2_000));
         let (asked, handed) = run(&[], |_, _| Reply::Taken);
         assert_eq!((asked, handed.lost), (Vec::new(), 2_000));
     }
@@ -267,7 +256,7 @@ mod tests {
         let mut largest = 0;
         for before in 30..70 {
             let hub = hub_with_longest_names(before);
-            let mut hand_over = TimerHandOver::new(&hub, vec![LifeId(1)], NOW);
+            let mut hand_over = TimerHandOver::new(&hub, [LifeId(1)].into(), NOW);
             let mut timers = 0;
             while let Some((_, request)) = hand_over.next_request(NOW) {
                 timers += request.timers.len();

@@ -1,7 +1,7 @@
 //! The machine of one relay in a cluster. A driver calls it for each message, at its deadline, and
 //! when the hub has increments; after each call it takes the outputs.
 
-use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     relay::{
         hub::Hub,
-        link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, Resync},
+        link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, PeerStats, Resync},
     },
     types::cluster::LifeId,
 };
@@ -71,9 +71,8 @@ pub(crate) struct ClusterStats {
     pub(crate) refused: u64,
     /// Times that a queue's work was passed on to the other relays (C11).
     pub(crate) passed_on: u64,
-    /// When causes of some queues, and of any queue, may have been missed.
-    pub(crate) missed_some: Tick,
-    pub(crate) missed_any: Tick,
+    /// When causes of other relays may have been missed.
+    pub(crate) missed: Tick,
 }
 
 impl ClusterNode {
@@ -206,15 +205,11 @@ impl ClusterNode {
         }
     }
 
-    /// C15: returns the lives that can take over timers. The one with the fewest streams is the
-    /// last.
-    pub(crate) fn present_lives(&self, now: Tick) -> Vec<LifeId> {
-        let present = self
-            .link
-            .peers(now)
-            .filter(|peer| !peer.missing && !peer.left);
+    /// C15: returns the lives that can take over timers, the one with the fewest streams first.
+    pub(crate) fn present_lives(&self, now: Tick) -> VecDeque<LifeId> {
+        let present = self.link.peers(now).filter(PeerStats::is_present);
         let mut present: Vec<_> = present.collect();
-        present.sort_by_key(|peer| Reverse(peer.status.streams));
+        present.sort_by_key(|peer| peer.info.streams);
         present.iter().map(|peer| peer.life).collect()
     }
 
@@ -301,20 +296,20 @@ impl ClusterNode {
             }
             Action::Resync(Resync::Queues(hashes)) => {
                 self.stats.resyncs += 1;
-                self.stats.missed_some = now;
+                self.stats.missed = now;
                 self.stats.resynced_queues += hashes.len() as u64;
                 self.walks.resync_queues(hashes);
                 self.outputs.push_back(Output::ReadFlags);
             }
             Action::Resync(Resync::All) => {
                 self.stats.resyncs_of_all += 1;
-                self.stats.missed_any = now;
+                self.stats.missed = now;
                 self.walks.resync_all(now);
                 self.outputs.push_back(Output::ReadFlags);
             }
             Action::CheckGroups(_) => {
                 self.stats.missing += 1;
-                self.stats.missed_any = now;
+                self.stats.missed = now;
                 self.walks.check_groups(now);
             }
             Action::Confirmed(number) => {

@@ -65,8 +65,6 @@ pub(super) fn routes() -> Router<Page> {
             list("/reveille.v1.Admin/ListListeners"),
         )
         .route("/api/v1/relays", list("/reveille.v1.Admin/ListRelays"))
-        .route("/api/v1/history", list("/reveille.v1.Admin/GetHistory"))
-        .route("/api/v1/store", list("/reveille.v1.Admin/GetStore"))
         .route("/api/v1/flags", list("/reveille.v1.Flags/ListFlags"))
         .route("/api/v1/flags/{flag}", list("/reveille.v1.Flags/GetFlag"))
         .route(
@@ -273,7 +271,7 @@ impl Page {
 
     fn info(&self, asked: &Asked) -> Value {
         let relay = &self.0.relay;
-        let own = relay.own_status();
+        let own = relay.own_info();
         // A page that begins has no credential, which is no refused caller.
         let has_none = !asked.headers.contains_key(header::AUTHORIZATION);
         let user = match self.0.calls.are_controlled() && has_none {
@@ -281,9 +279,9 @@ impl Page {
             false => self.0.calls.principal(asked.caller()).ok(),
         };
         json!({
-            "relay_id": own.relay_id.to_string(),
-            "version": own.version.to_string(),
-            "epoch": relay.epoch(),
+            "relay_id": own.relay_id,
+            "version": own.version,
+            "epoch": own.epoch,
             "mode": match self.0.mode {
                 ConsoleMode::Off => "off",
                 ConsoleMode::Read => "read",

@@ -35,7 +35,6 @@ files!(
     "queues.js",
     "relays.js",
     "stats.js",
-    "store.js",
     "style.css",
     "vendor/LICENSE-htm",
     "vendor/LICENSE-preact",

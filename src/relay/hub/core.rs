@@ -24,7 +24,7 @@ use super::{
     lost::LostListeners,
     mailbox::SubscriptionId,
     map::QueueMap,
-    no_subscribers::QueuesWithoutListeners,
+    no_subscribers::UnservedQueues,
     pattern::PatternNode,
     queue::QueueEntry,
     subscription::Subscription,
@@ -58,7 +58,7 @@ pub(crate) struct Hub {
     /// the others, which listeners reported or left behind.
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
-    pub(super) no_listeners: QueuesWithoutListeners,
+    pub(super) unserved: UnservedQueues,
     pub(super) lost: LostListeners,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Arc<Fanout>,
@@ -69,7 +69,7 @@ pub(crate) struct Hub {
     pub(super) pattern_checks: TimerOrder<PatternNode>,
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
-    pub(super) activity: Arc<Activity>,
+    pub(super) activity: Activity,
     #[cfg(feature = "keda")]
     pub(super) cause_watch: OnceLock<CauseWatch>,
 }
@@ -178,7 +178,7 @@ impl Hub {
             eviction: Mutex::default(),
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),
-            no_listeners: QueuesWithoutListeners::new(),
+            unserved: UnservedQueues::default(),
             lost: LostListeners::default(),
             subscriptions: Mutex::default(),
             fanout: Arc::new(Fanout::new()),
@@ -187,7 +187,7 @@ impl Hub {
             pattern_checks: TimerOrder::new(),
             metrics: HubMetrics::default(),
             load: Load::default(),
-            activity: Arc::default(),
+            activity: Activity::default(),
             #[cfg(feature = "keda")]
             cause_watch: OnceLock::new(),
             shared: Arc::new(Shared::new(config)),

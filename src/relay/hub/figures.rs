@@ -12,7 +12,6 @@ pub(super) mod queue_listeners;
 pub(super) mod ranking;
 
 use std::{
-    collections::VecDeque,
     ops::Bound::{Excluded, Included, Unbounded},
     sync::Arc,
     time::Duration,
@@ -78,11 +77,6 @@ pub(crate) struct ListenerStats {
 }
 
 impl Hub {
-    /// Takes the names of queues without listeners, and the number of further ones.
-    pub(crate) fn take_queues_without_listeners(&self) -> (VecDeque<QueueAddress>, u64) {
-        self.no_listeners.take()
-    }
-
     /// Returns the first `count` queues whose addresses are not before `from`, by address.
     #[cfg(test)]
     pub(crate) fn queues(&self, from: &str, count: usize, now: Tick) -> Vec<QueueStats> {

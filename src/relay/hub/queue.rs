@@ -128,12 +128,10 @@ pub(super) struct WalkPlace {
 }
 
 impl EntryBits {
-    /// The log has the line that this queue has no listeners.
-    const LOGGED: u8 = 1;
     /// The queue is in the list of those that were notified without a listener.
-    pub(super) const UNSERVED: u8 = 1 << 1;
+    pub(super) const UNSERVED: u8 = 1;
     /// An operator watches the decisions about the queue.
-    pub(super) const NOTED: u8 = 1 << 2;
+    pub(super) const NOTED: u8 = 1 << 1;
 
     pub(super) fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
@@ -330,11 +328,6 @@ impl QueueState {
         let known = self.announced.as_ref();
         let others = known.map_or(self.start, |known| known.counters.sequence);
         self.counters.sequence.saturating_sub(others)
-    }
-
-    /// Returns whether the queue has no listener and this was not logged yet.
-    pub(super) fn first_without_listeners(&mut self) -> bool {
-        self.listeners() == 0 && !self.bits.insert(EntryBits::LOGGED)
     }
 
     /// Counts one notification without a delay.

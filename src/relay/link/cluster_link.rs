@@ -1,6 +1,6 @@
 //! The link: ticks, frames and messages in, actions out.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -9,17 +9,17 @@ use super::{
     REPLACE_AGAIN, Resync, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
     heartbeat_sender::{HeartbeatSender, Return, fingerprint},
-    isolation::{Change, Isolation},
     peer::{Peer, PeerStats, PeerTable, Silence},
     recent_queues::RecentQueues,
 };
 use crate::{
     base::{backoff::about, clock::Tick, fault::planted},
     error::Result,
-    types::cluster::{
-        ClusterContent, ClusterMessage, Frame, LifeId, RelayHeartbeat, RelayStatus, queue_hash,
+    types::cluster::{Frame, LifeId, queue_hash},
+    wire::{
+        ClusterContent, ClusterMessage, cluster_message_from_wire, cluster_message_to_wire,
+        link::Heartbeat,
     },
-    wire::{cluster_message_from_wire, cluster_message_to_wire},
 };
 
 /// One relay's part in a cluster. After each call the driver takes the actions until there are none.
@@ -34,7 +34,8 @@ pub(crate) struct ClusterLink {
     recent: RecentQueues,
     peers: PeerTable,
     interruptions: Interruptions,
-    isolation: Isolation,
+    /// C9: what streams were told. A relay that starts is degraded.
+    degraded: bool,
     /// While this relay is isolated, its connection is replaced at this time.
     replace_at: Tick,
     repeated: u64,
@@ -73,7 +74,7 @@ impl ClusterLink {
             recent: RecentQueues::default(),
             peers: PeerTable::default(),
             interruptions: Interruptions::default(),
-            isolation: Isolation::new(),
+            degraded: true,
             replace_at: now + REPLACE_AFTER,
             repeated: 0,
             load: (0, 0),
@@ -98,7 +99,7 @@ impl ClusterLink {
             self.heartbeats.due = now + about(HEARTBEAT, rng);
             self.send_heartbeat(false, now);
         }
-        self.update_isolation(now);
+        self.tell_degraded(now);
         if now >= self.replaced_at() {
             // A relay that was paused has own messages to read first.
             let is_late = now.since(self.replaced_at()) >= UNSENT_AGAIN * 10;
@@ -138,15 +139,13 @@ impl ClusterLink {
             Phase::Open => self.heartbeats.due,
             _ => Tick::NEVER,
         };
-        let isolated = if self.isolation.is_degraded() {
-            Tick::NEVER
-        } else {
-            self.isolated_at()
+        let degraded = match self.degraded {
+            true => Tick::NEVER,
+            false => self.degraded_from(),
         };
         heartbeat
             .min(self.frames.repeat_at())
-            .min(self.isolation.deadline())
-            .min(isolated)
+            .min(degraded)
             .min(self.replaced_at())
     }
 
@@ -209,24 +208,20 @@ impl ClusterLink {
         self.store = store;
     }
 
-    /// C9: returns whether listeners must poll, for each Welcome and Heartbeat. Exact at any time,
-    /// also where a tick is late.
+    /// C8, C9: returns whether no own message returns, so that publishers get UNAVAILABLE and listeners
+    /// must poll. Exact at any time, also where a tick is late.
     pub(crate) fn is_degraded(&self, now: Tick) -> bool {
-        self.isolation.is_degraded() || self.is_isolated(now)
+        now >= self.degraded_from()
     }
 
     /// Returns the time from which [`ClusterLink::is_degraded`] holds, if nothing more happens.
     pub(crate) fn degraded_from(&self) -> Tick {
-        if self.isolation.is_degraded() {
-            Tick::default()
-        } else {
-            self.isolated_at()
-        }
-    }
-
-    /// C8: returns whether no own message returns, so that publishers get UNAVAILABLE.
-    pub(crate) fn is_isolated(&self, now: Tick) -> bool {
-        now >= self.isolated_at()
+        let Some(returned) = self.heartbeats.returned_sent_at else {
+            return self.started_at;
+        };
+        let unconfirmed = self.frames.in_flight_since();
+        let since = unconfirmed.map_or(returned, |since| since.min(returned));
+        since + ISOLATED_AFTER
     }
 
     /// C9: returns whether the relay may serve. One without a broker is ready, and degraded.
@@ -286,36 +281,25 @@ impl ClusterLink {
         if overdue.contains(&true) {
             self.interruptions.count += 1;
         }
-        self.update_isolation(now);
-    }
-
-    fn isolated_at(&self) -> Tick {
-        let Some(returned) = self.heartbeats.returned_sent_at else {
-            return self.started_at;
-        };
-        let unconfirmed = self.frames.in_flight_since();
-        let since = unconfirmed.map_or(returned, |since| since.min(returned));
-        since + ISOLATED_AFTER
+        self.tell_degraded(now);
     }
 
     /// Returns when a connection that is open and delivers no own message is replaced.
     fn replaced_at(&self) -> Tick {
-        (self.isolated_at() + (REPLACE_AFTER - ISOLATED_AFTER)).max(self.replace_at)
+        (self.degraded_from() + (REPLACE_AFTER - ISOLATED_AFTER)).max(self.replace_at)
     }
 
-    fn update_isolation(&mut self, now: Tick) {
-        match self.isolation.update(self.is_isolated(now), now) {
-            Some(Change::Began) if !planted!(LinkIsolationUntold) => {
-                self.actions.push_back(Action::Degraded(true));
-            }
-            // Lives may have come and gone in the isolation.
-            Some(Change::Ended) => {
-                if !planted!(LinkIsolationEndTrusted) {
-                    self.actions.push_back(Action::Resync(Resync::All));
-                }
-                self.actions.push_back(Action::Degraded(false));
-            }
-            _ => {}
+    fn tell_degraded(&mut self, now: Tick) {
+        let degraded = self.is_degraded(now);
+        if std::mem::replace(&mut self.degraded, degraded) == degraded {
+            return;
+        }
+        // Lives may have come and gone in the isolation.
+        if !degraded && !planted!(LinkIsolationEndTrusted) {
+            self.actions.push_back(Action::Resync(Resync::All));
+        }
+        if !degraded || !planted!(LinkIsolationUntold) {
+            self.actions.push_back(Action::Degraded(degraded));
         }
     }
 
@@ -333,20 +317,20 @@ impl ClusterLink {
     fn send_heartbeat(&mut self, leaving: bool, now: Tick) {
         self.repeat_frame(now);
         self.recent.expire(now);
-        let heartbeat = RelayHeartbeat {
-            number: self.heartbeats.next_number(),
+        let (queue_hashes, queue_ages) = self.recent.list(self.frames.number);
+        let heartbeat = Heartbeat {
+            heartbeat: self.heartbeats.next_number(),
             frame: self.frames.number,
             complete_above: self.recent.complete_above,
-            queues: self.recent.list(),
+            queue_hashes,
+            queue_ages,
             leaving,
             store: self.store,
-            status: RelayStatus {
-                relay_id: Arc::clone(&self.config.relay_id),
-                version: Arc::clone(&self.config.version),
-                streams: self.load.0,
-                queues: self.load.1,
-                degraded: self.is_degraded(now),
-            },
+            relay_id: self.config.relay_id.to_string(),
+            version: self.config.version.to_string(),
+            streams: self.load.0,
+            queues: self.load.1,
+            degraded: self.is_degraded(now),
         };
         let bytes = cluster_message_to_wire(&ClusterMessage {
             life: self.config.life,
@@ -374,14 +358,14 @@ impl ClusterLink {
         } else {
             self.on_peer(message, bytes, now);
         }
-        self.update_isolation(now);
+        self.tell_degraded(now);
         Ok(())
     }
 
     fn on_own(&mut self, content: &ClusterContent, bytes: &Bytes, now: Tick) {
         let result = match content {
             ClusterContent::Frame(frame) => self.on_own_frame(frame.number, bytes, now),
-            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.number, bytes, now),
+            ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.heartbeat, bytes, now),
             ClusterContent::Unknown => Ok(()),
         };
         if let Err(failure) = result {
@@ -459,7 +443,7 @@ impl ClusterLink {
     fn on_peer_heartbeat(
         &mut self,
         life: LifeId,
-        heartbeat: &RelayHeartbeat,
+        heartbeat: &Heartbeat,
         fingerprint: u64,
         now: Tick,
     ) {
@@ -478,8 +462,8 @@ impl ClusterLink {
         }
     }
 
-    fn compare_settings(&mut self, life: LifeId, heartbeat: &RelayHeartbeat) {
-        let relay_id = &heartbeat.status.relay_id;
+    fn compare_settings(&mut self, life: LifeId, heartbeat: &Heartbeat) {
+        let relay_id = &heartbeat.relay_id;
         let stores = [heartbeat.store, self.store];
         let mut warn = |is_so: bool, text: &str| {
             if is_so {
@@ -488,7 +472,7 @@ impl ClusterLink {
             }
         };
         warn(
-            *relay_id == self.config.relay_id,
+            **relay_id == *self.config.relay_id,
             "has the id of this one: give each its own relay_id, or requests for one of them reach \
              the other",
         );

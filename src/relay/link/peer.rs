@@ -1,12 +1,17 @@
 //! What this relay knows of other lives, at most 1,024: the newest frame, the gap, the newest
 //! heartbeats.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use super::{FORGET_AFTER, MAX_PATIENCE, MAX_PEERS, MISSING_AFTER, PATIENCE, Resync};
+use super::{FORGET_AFTER, MAX_PEERS, MISSING_AFTER, PATIENCE, Resync};
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::cluster::{LifeId, RelayHeartbeat, RelayStatus},
+    types::cluster::LifeId,
+    wire::{
+        link::Heartbeat,
+        proto::{RelayInfo, RelayState},
+        span_to_wire,
+    },
 };
 
 /// Another life. At most 400 bytes, with its names.
@@ -26,13 +31,9 @@ pub(super) struct Peer {
     /// How many own heartbeats had returned at its last message.
     heard_at_return: u64,
     heard_at: Tick,
-    /// Returns of own heartbeats without a message of it, until it is missing.
-    patience: u64,
-    /// How many own heartbeats had returned when it came back from being missing.
-    back_at_return: u64,
-    presence: Presence,
-    status: RelayStatus,
-    resyncs: u64,
+    presence: RelayState,
+    /// By its newest heartbeat, with the resyncs that its messages have caused here.
+    info: RelayInfo,
 }
 
 /// From the first to the last missed frame; frames between them may have been received.
@@ -42,24 +43,11 @@ struct Gap {
     last: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    Present,
-    Missing,
-    Left,
-}
-
 /// A peer in the list of relays.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PeerStats {
     pub(crate) life: LifeId,
-    pub(crate) status: RelayStatus,
-    /// Time since its last message.
-    pub(crate) silent_for: Duration,
-    pub(crate) missing: bool,
-    pub(crate) left: bool,
-    /// Resyncs that its messages have caused here.
-    pub(crate) resyncs: u64,
+    pub(crate) info: RelayInfo,
 }
 
 /// What a silent peer requires.
@@ -99,11 +87,8 @@ impl Peer {
             settled,
             heard_at_return: returns,
             heard_at: now,
-            patience: PATIENCE,
-            back_at_return: 0,
-            presence: Presence::Present,
-            status: RelayStatus::default(),
-            resyncs: 0,
+            presence: RelayState::Present,
+            info: RelayInfo::default(),
         }
     }
 
@@ -134,21 +119,24 @@ impl Peer {
     }
 
     /// C5: compares the numbers, closes the gap, and returns what must be resynchronized.
-    pub(super) fn on_heartbeat(
-        &mut self,
-        heartbeat: &RelayHeartbeat,
-        settled: u64,
-    ) -> Option<Resync> {
-        let is_back = heartbeat.number <= self.heartbeat || heartbeat.frame < self.applied;
-        self.heartbeat = heartbeat.number;
+    pub(super) fn on_heartbeat(&mut self, heartbeat: &Heartbeat, settled: u64) -> Option<Resync> {
+        let is_back = heartbeat.heartbeat <= self.heartbeat || heartbeat.frame < self.applied;
+        self.heartbeat = heartbeat.heartbeat;
         self.heartbeats += 1;
         self.settled = settled;
-        self.presence = if heartbeat.leaving {
-            Presence::Left
-        } else {
-            Presence::Present
+        self.presence = match heartbeat.leaving {
+            true => RelayState::Left,
+            false => RelayState::Present,
         };
-        self.status.clone_from(&heartbeat.status);
+        self.info = RelayInfo {
+            relay_id: heartbeat.relay_id.clone(),
+            version: heartbeat.version.clone(),
+            streams: heartbeat.streams,
+            queues: heartbeat.queues,
+            degraded: heartbeat.degraded,
+            resyncs: self.info.resyncs,
+            ..RelayInfo::default()
+        };
         if !planted!(LinkHeartbeatUnread) {
             if heartbeat.frame > self.applied {
                 self.miss(self.applied + 1, heartbeat.frame);
@@ -157,32 +145,30 @@ impl Peer {
         }
         let gap = self.gap.take();
         if is_back && !planted!(LinkNumberBackTrusted) {
-            self.resyncs += 1;
+            self.info.resyncs += 1;
             return Some(Resync::All);
         }
         let gap = gap?;
-        self.resyncs += 1;
+        self.info.resyncs += 1;
         if gap.first <= heartbeat.complete_above {
             return Some(Resync::All);
         }
-        let missed = |frame| (gap.first..=gap.last).contains(&frame);
-        let queues = heartbeat.queues.iter();
-        let missed = queues.filter(|queue| missed(queue.frame));
-        Some(Resync::Queues(missed.map(|queue| queue.hash).collect()))
+        let missed = |age: &u64| (gap.first..=gap.last).contains(&(heartbeat.frame - age));
+        let queues = heartbeat.queue_hashes.iter().zip(&heartbeat.queue_ages);
+        let missed = queues.filter(|(_, age)| missed(age));
+        Some(Resync::Queues(missed.map(|(hash, _)| *hash).collect()))
     }
 
     /// Returns whether the peer's settings are compared now: once for each life. The first heartbeat
     /// may arrive late, after its life has ended.
     pub(super) fn is_compared(&self) -> bool {
-        self.heartbeats == 2 && self.presence != Presence::Left
+        self.heartbeats == 2 && self.presence != RelayState::Left
     }
 
     /// Notes a message that is no copy.
     pub(super) fn heard(&mut self, returns: u64, now: Tick) {
-        if self.presence == Presence::Missing {
-            self.presence = Presence::Present;
-            self.back_at_return = returns;
-            self.patience = (self.patience * 2).min(MAX_PATIENCE);
+        if self.presence == RelayState::Missing {
+            self.presence = RelayState::Present;
         }
         self.heard_at_return = returns;
         self.heard_at = now;
@@ -194,20 +180,14 @@ impl Peer {
         if silent >= FORGET_AFTER {
             return Silence::Forget;
         }
-        if self.presence != Presence::Present {
+        let early = silent < PATIENCE || now.since(self.heard_at) < MISSING_AFTER;
+        if early || self.presence != RelayState::Present {
             return Silence::Short;
         }
-        let early = now.since(self.heard_at) < MISSING_AFTER;
-        if silent < self.patience || early {
-            if returns - self.back_at_return >= FORGET_AFTER {
-                self.patience = PATIENCE;
-            }
-            return Silence::Short;
-        }
-        self.presence = Presence::Missing;
+        self.presence = RelayState::Missing;
         let interrupted = self.settled < interruptions && !planted!(LinkInterruptionIgnored);
         if self.gap.take().is_some() || interrupted {
-            self.resyncs += 1;
+            self.info.resyncs += 1;
             return Silence::MissingWithGap;
         }
         match self.applied {
@@ -219,11 +199,12 @@ impl Peer {
     pub(super) fn stats(&self, life: LifeId, now: Tick) -> PeerStats {
         PeerStats {
             life,
-            status: self.status.clone(),
-            silent_for: now.since(self.heard_at),
-            missing: self.presence == Presence::Missing,
-            left: self.presence == Presence::Left,
-            resyncs: self.resyncs,
+            info: RelayInfo {
+                epoch: life.to_string(),
+                state: self.presence.into(),
+                silent_for: Some(span_to_wire(now.since(self.heard_at))),
+                ..self.info.clone()
+            },
         }
     }
 
@@ -233,6 +214,12 @@ impl Peer {
         }
         let first = self.gap.map_or(first, |gap| gap.first.min(first));
         self.gap = Some(Gap { first, last });
+    }
+}
+
+impl PeerStats {
+    pub(crate) fn is_present(&self) -> bool {
+        self.info.state() == RelayState::Present
     }
 }
 
@@ -274,7 +261,7 @@ impl PeerTable {
     fn displace(&mut self) -> bool {
         // A resync has covered all that a missing one, or one that left, can have sent.
         let order = |(life, peer): (&LifeId, &Peer)| {
-            let is_present = peer.presence == Presence::Present;
+            let is_present = peer.presence == RelayState::Present;
             (is_present, peer.heard_at_return, *life)
         };
         let Some((is_present, _, life)) = self.peers.iter().map(order).min() else {

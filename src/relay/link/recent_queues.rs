@@ -14,7 +14,7 @@ use crate::{
         clock::{Tick, nanos},
         fault::planted,
     },
-    types::cluster::{ClusterLimits, RecentQueue},
+    types::cluster::ClusterLimits,
 };
 
 /// The queues of the newest frames, at most 5,000.
@@ -71,11 +71,10 @@ impl RecentQueues {
         }
     }
 
-    pub(super) fn list(&self) -> Vec<RecentQueue> {
+    /// Returns the hashes, and by how much each one's frame is older than the newest.
+    pub(super) fn list(&self, newest: u64) -> (Vec<u64>, Vec<u64>) {
         let queues = self.by_frame.iter();
-        queues
-            .map(|&(frame, hash)| RecentQueue { hash, frame })
-            .collect()
+        queues.map(|(frame, hash)| (*hash, newest - frame)).unzip()
     }
 
     fn remove_oldest(&mut self) {

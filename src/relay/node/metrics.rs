@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use crate::{
     console::{Check, Metrics, STORE, StatusSource, metric_table},
     coordination::flag::Flags,
     relay::{
+        hub::LimitUse,
         runtime::{Refused, Relay},
         server::{Access, Connections, Tls, unreadable_store},
     },
@@ -30,22 +31,25 @@ pub(super) struct RelayStatus {
     pub(super) queues: Option<Arc<crate::courier::Host>>,
 }
 
+/// Time limit of a read of the store: a slow store does not delay a probe of an orchestrator.
+const STORE_WITHIN: Duration = Duration::from_secs(2);
+
 impl RelayStatus {
     /// Returns the reached limits, at which new connections wait and new queues, cursors or timers
     /// are refused.
     fn full(&self) -> Vec<String> {
-        let (open, max) = (self.connections.open(), self.connections.max());
-        let connections =
-            (open >= max).then(|| format!("full: {open} of {max} connections are open"));
-        let (open, max) = self.connections.streams();
-        let streams = (open >= max).then(|| format!("full: {open} of {max} streams are open"));
+        let limits = self.relay.hub().limits(self.relay.now());
+        let limits = self.connections.limits().into_iter().chain(limits);
+        let full = limits.filter(|one| one.is_full);
+        let full = full.map(|LimitUse { what, limit, .. }| {
+            format!("full: the limit of {limit} {what} is reached")
+        });
         let memory = &self.connections.memory;
         let memory = memory.limit().filter(|_| memory.is_short()).map(|limit| {
             let limit = limit >> 20;
             format!("full: the process is near its limit of {limit} MiB of memory")
         });
-        let own = [connections, streams, memory].into_iter().flatten();
-        own.chain(self.relay.hub().full(self.relay.now())).collect()
+        full.chain(memory).collect()
     }
 }
 
@@ -69,7 +73,7 @@ impl StatusSource for RelayStatus {
             checks.push(Check::optional("access", stale));
         }
         let unreadable = match reads_store {
-            true => unreadable_store(&*self.store).await,
+            true => unreadable_store(&*self.store, STORE_WITHIN).await,
             false => None,
         };
         // Only flags need the store; wake-ups do not.
@@ -80,7 +84,7 @@ impl StatusSource for RelayStatus {
     fn metrics(&self) -> Metrics {
         let mut all = self.relay_metrics();
         self.add_server_metrics(&mut all);
-        self.add_access_metrics(&mut all);
+        self.access.add_metrics(&mut all);
         self.add_cluster_metrics(&mut all);
         #[cfg(feature = "courier")]
         if let Some(host) = &self.queues {
@@ -100,7 +104,7 @@ impl RelayStatus {
     /// Returns why the relay must not get clients: it starts, or it is cut off from the others.
     fn not_in_cluster(&self) -> Option<String> {
         let state = self.relay.cluster_state().filter(|state| !state.ready)?;
-        let reason = if state.isolated {
+        let reason = if state.degraded {
             "cut off from the other relays of the cluster: no message returns from NATS"
         } else {
             "the link to the other relays of the cluster has not held for long enough yet"
@@ -111,7 +115,6 @@ impl RelayStatus {
     fn relay_metrics(&self) -> Metrics {
         let (stats, sent) = self.relay.stats();
         let figures = self.relay.figures();
-        let hub = &figures.hub;
         let counters = metric_table! {
             notifications = stats.notified, "Notifications counted";
             wakes = sent.wakes.load(Relaxed), "Wake messages sent";
@@ -142,19 +145,19 @@ impl RelayStatus {
                 "Log lines dropped because their reader stalled";
         };
         let gauges = metric_table! {
-            queues = hub.queues, "Queue entries";
-            cursors = hub.cursors, "Cursors: queues attached to subscriptions";
-            timers = hub.timers, "Pending timed wake-ups";
-            subscriptions = hub.subscriptions, "Subscriptions with an open stream";
-            subscriptions_asleep = figures.asleep(),
+            queues = stats.queues, "Queue entries";
+            cursors = stats.cursors, "Cursors: queues attached to subscriptions";
+            timers = stats.timers, "Pending timed wake-ups";
+            subscriptions = stats.subscriptions, "Subscriptions with an open stream";
+            subscriptions_asleep = figures.levels.asleep,
                 "Subscriptions without a dequeue task, by their newest reports";
-            subscriptions_awake = hub.load.awake,
+            subscriptions_awake = stats.load.awake,
                 "Subscriptions with dequeue tasks, by their newest reports";
-            subscriptions_polling = hub.load.polling,
+            subscriptions_polling = stats.load.polling,
                 "Subscriptions that poll without wake-ups, by their newest reports";
-            active_dequeue_tasks = hub.load.tasks,
+            active_dequeue_tasks = stats.load.tasks,
                 "Dequeue tasks of all listeners, by their newest reports";
-            unassigned_messages = hub.unassigned,
+            unassigned_messages = stats.unassigned,
                 "Messages for which no member of a group was ready";
             full = self.full().len() as u64, "Number of reached limits, as listed by /readyz";
             flag_watchers = self.flags.watchers(), "Streams that watch a flag";
@@ -208,25 +211,6 @@ impl RelayStatus {
         }
     }
 
-    /// Adds the metrics of refused callers.
-    fn add_access_metrics(&self, all: &mut Metrics) {
-        let refusals = self.access.refusals();
-        all.gauges.extend(metric_table! {
-            access_rules_stale = u64::from(refusals.is_stale),
-                "1 while a file of access cannot be read, and what it said before is in use";
-        });
-        all.counters.extend(metric_table! {
-            requests_unauthenticated = refusals.unauthenticated,
-                "Requests refused for their credential";
-            requests_denied = refusals.denied,
-                "Requests refused because no rule allows them to their caller";
-            requests_over_quota = refusals.over_quota,
-                "Requests refused at a limit of their principal";
-            audit_lines_lost = refusals.audit_lines_lost,
-                "Lines of the audit log lost because the disk did not take them";
-        });
-    }
-
     /// Adds the metrics of the cluster; a relay without one has none.
     fn add_cluster_metrics(&self, all: &mut Metrics) {
         let (Some(state), Some((stats, relays))) =
@@ -234,7 +218,7 @@ impl RelayStatus {
         else {
             return;
         };
-        let present = relays.iter().filter(|peer| !peer.missing && !peer.left);
+        let present = relays.iter().filter(|peer| peer.is_present());
         all.counters.extend(metric_table! {
             cluster_frames_sent = stats.frames_sent, "Frames for the other relays";
             cluster_entries_sent = stats.entries_sent, "Queues in frames for the other relays";

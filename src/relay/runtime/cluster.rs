@@ -4,6 +4,7 @@
 //! Knows no broker: `relay/nats` passes the messages on.
 
 use std::{
+    collections::VecDeque,
     future::poll_fn,
     sync::{Arc, Mutex, OnceLock},
     task::Poll,
@@ -59,9 +60,7 @@ pub(super) struct ClusterHandle {
 pub(crate) struct ClusterState {
     /// All causes up to this position in the hub's list are confirmed.
     pub(crate) confirmed: u64,
-    /// C8: no publisher can be answered.
-    pub(crate) isolated: bool,
-    /// C9: listeners poll.
+    /// C8, C9: no publisher can be answered, and listeners poll.
     pub(crate) degraded: bool,
     /// C9: the relay may serve.
     pub(crate) ready: bool,
@@ -112,7 +111,6 @@ impl ClusterHandle {
     fn update(&self, node: &ClusterNode, now: Tick) {
         let state = ClusterState {
             confirmed: node.confirmed_position(),
-            isolated: node.link().is_isolated(now),
             degraded: node.link().is_degraded(now),
             ready: node.is_ready(now),
         };
@@ -187,7 +185,10 @@ impl Relay {
 
     /// Returns the other relays and the totals, or `None` where the relay is alone.
     pub(crate) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
-        self.shared.cluster_stats()
+        let cluster = self.shared.cluster.as_ref()?;
+        let node = lock(&cluster.node);
+        let peers = node.link().peers(self.now()).collect();
+        Some((node.stats(), peers))
     }
 
     /// Hands all timers over, and returns when they are acknowledged, or no other relay takes them:
@@ -197,10 +198,12 @@ impl Relay {
     /// The timers of a dropped call that were acknowledged are at the other relays.
     pub(crate) async fn hand_over_timers(&self) -> HandedOver {
         self.settle().await;
-        let clock = &self.shared.clock;
-        let lives = self.shared.present_lives();
-        let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, clock.now());
-        while let Some((life, request)) = hand_over.next_request(clock.now()) {
+        let lives = match &self.shared.cluster {
+            Some(cluster) => lock(&cluster.node).present_lives(self.now()),
+            None => VecDeque::new(),
+        };
+        let mut hand_over = TimerHandOver::new(&self.shared.hub, lives, self.now());
+        while let Some((life, request)) = hand_over.next_request(self.now()) {
             let reply = match self.ask(life, Call::Timers(request), HANDED_WITHIN).await {
                 Some(Answer::Done(_)) => TimersReply::Taken,
                 Some(answer) => {
@@ -212,7 +215,7 @@ impl Relay {
                     TimersReply::Missing
                 }
             };
-            hand_over.replied(reply, clock.now());
+            hand_over.replied(reply, self.now());
         }
         hand_over.handed_over()
     }
@@ -240,23 +243,6 @@ impl Relay {
         };
         // Otherwise the timers of the rest are lost.
         let _ = tokio::time::timeout(HANDED_WITHIN, settled).await;
-    }
-}
-
-impl RelayInner {
-    /// Returns the lives that can take over the timers of this relay.
-    pub(super) fn present_lives(&self) -> Vec<LifeId> {
-        let cluster = self.cluster.as_ref();
-        cluster.map_or_else(Vec::new, |cluster| {
-            lock(&cluster.node).present_lives(self.clock.now())
-        })
-    }
-
-    pub(super) fn cluster_stats(&self) -> Option<(ClusterStats, Vec<PeerStats>)> {
-        let cluster = self.cluster.as_ref()?;
-        let node = lock(&cluster.node);
-        let peers = node.link().peers(self.clock.now()).collect();
-        Some((node.stats(), peers))
     }
 }
 
@@ -313,7 +299,7 @@ impl Confirmations {
         let state = *self.state.borrow();
         match () {
             () if state.confirmed >= position => Some(Ok(())),
-            () if state.isolated => Some(Err(Self::isolated())),
+            () if state.degraded => Some(Err(Self::isolated())),
             () => None,
         }
     }
@@ -335,7 +321,7 @@ impl Confirmations {
     async fn wait(mut self, position: u64, within: Duration) -> Result<bool> {
         let settled = self
             .state
-            .wait_for(|state| state.confirmed >= position || state.isolated);
+            .wait_for(|state| state.confirmed >= position || state.degraded);
         match tokio::time::timeout(within, settled).await {
             Ok(state) => Ok(state.is_ok_and(|state| state.confirmed >= position)),
             Err(_) => Err(Self::late()),

@@ -1,64 +1,26 @@
-//! A relay's own figures: counts since its start and present numbers, and those of the last ten minutes by
-//! seconds and of the last day by minutes.
-//!
-//! With a survey of the listeners, for what operators are told about them.
-//!
-//! The history is two rings of 600 and 1,440 samples for the whole relay, 72 bytes each: 144 KiB. No queue
-//! has one. A plain structure: its owner locks it, and pushes the figures once a second.
+//! A relay's own figures: counts since its start and present numbers. With a survey of the listeners, for
+//! what operators are told about them.
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use super::{Refused, Relay, RelayConfig, RelayInner, SilentRelays};
+use super::{Refused, Relay, RelayConfig, SilentRelays};
 use crate::{
-    base::{clock::Tick, histogram::HistogramSnapshot, sync::lock},
-    relay::hub::{HubStats, ListenerSurvey, UnservedQueue},
-    wire::{
-        proto::{GetHistoryResponse, Sample},
-        span_to_wire,
-    },
+    base::{clock::Tick, histogram::Histogram, sync::lock},
+    relay::hub::{ListenerSurvey, UnservedQueue},
+    wire::proto::{LatencyBuckets, Levels, Totals},
 };
 
 /// The figures of one relay, all read from counters.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct RelayFigures {
     pub(crate) uptime: Duration,
-    pub(crate) hub: HubStats,
-    pub(crate) wakes: u64,
-    pub(crate) wake_entries: u64,
-    pub(crate) heartbeats: u64,
-    pub(crate) refused: u64,
-    pub(crate) wake_latency: HistogramSnapshot,
-    pub(crate) handler_latency: HistogramSnapshot,
+    pub(crate) totals: Totals,
+    /// Without those of connections and flags.
+    pub(crate) levels: Levels,
     pub(crate) polls_avoided: u64,
-}
-
-/// The samples so far.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    seconds: Ring,
-    minutes: Ring,
-    pushed: u64,
-}
-
-#[derive(Debug, Default)]
-struct Ring {
-    samples: VecDeque<Sample>,
-    /// The counts at the newest sample.
-    before: Counted,
-    newest_at: Option<SystemTime>,
-}
-
-/// The counts of which a sample has the increments.
-#[derive(Debug, Default)]
-struct Counted {
-    notifications: u64,
-    wake_entries: u64,
-    polls_avoided: u64,
-    latency: Vec<u64>,
 }
 
 /// What the relay's listeners need, and the queues without one.
@@ -73,50 +35,47 @@ pub(crate) struct RelaySurvey {
 #[derive(Debug, Default)]
 pub(super) struct SurveyCache(Mutex<Option<(Tick, Arc<RelaySurvey>)>>);
 
-/// Samples by seconds, and by minutes.
-const SECONDS: usize = 600;
-const MINUTES: usize = 1_440;
-/// Seconds of a minute's sample.
-const MINUTE: u64 = 60;
-
 /// A survey locks each subscription and asks the other relays, so it is repeated no more often.
 const SURVEY_EVERY: Duration = Duration::from_secs(5);
 /// Queues about which the other relays are asked.
 const UNSERVED: usize = 8;
 
-impl RelayFigures {
-    /// Returns the streams that are neither awake nor polling.
-    pub(crate) fn asleep(&self) -> u64 {
-        let load = &self.hub.load;
-        let others = load.awake + load.polling;
-        self.hub.subscriptions.saturating_sub(others)
-    }
-}
-
-impl RelayInner {
-    pub(super) fn figures(&self) -> RelayFigures {
-        let (counters, now) = (&self.counters, self.clock.now());
-        let refused = [Refused::Notify, Refused::Subscribe, Refused::Report];
-        RelayFigures {
-            uptime: now.since(Tick::default()),
-            hub: self.hub.stats(),
-            wakes: counters.wakes.load(Relaxed),
-            wake_entries: counters.entries.load(Relaxed),
-            heartbeats: counters.heartbeats.load(Relaxed),
-            refused: refused
-                .iter()
-                .map(|of| counters.refusals.count(*of as usize))
-                .sum(),
-            wake_latency: counters.wake_latency.snapshot(),
-            handler_latency: counters.handler_latency.snapshot(),
-            polls_avoided: self.hub.polls_avoided(now),
-        }
-    }
-}
-
 impl Relay {
     pub(crate) fn figures(&self) -> RelayFigures {
-        self.shared.figures()
+        let (hub, counters) = self.stats();
+        let now = self.now();
+        let refused = [Refused::Notify, Refused::Subscribe, Refused::Report];
+        let refused = refused.map(|of| counters.refusals.count(of as usize));
+        let load = &hub.load;
+        RelayFigures {
+            uptime: now.since(Tick::default()),
+            totals: Totals {
+                notifications: hub.notified,
+                messages: hub.messages,
+                wakes: counters.wakes.load(Relaxed),
+                wake_entries: counters.entries.load(Relaxed),
+                timed: hub.timed,
+                heartbeats: counters.heartbeats.load(Relaxed),
+                catch_ups: load.catch_ups,
+                sentinels: load.sentinels,
+                reassigned: load.reassigned,
+                refused: refused.iter().sum(),
+                wake_latency: Some(buckets(&counters.wake_latency)),
+                handler_latency: Some(buckets(&counters.handler_latency)),
+            },
+            levels: Levels {
+                queues: hub.queues,
+                subscriptions: hub.subscriptions,
+                asleep: hub.subscriptions.saturating_sub(load.awake + load.polling),
+                awake: load.awake,
+                polling: load.polling,
+                active_dequeue_tasks: load.tasks,
+                timers: hub.timers,
+                unassigned: hub.unassigned,
+                ..Levels::default()
+            },
+            polls_avoided: self.hub().polls_avoided(now),
+        }
     }
 
     pub(crate) fn config(&self) -> &RelayConfig {
@@ -143,9 +102,7 @@ impl Relay {
         let mut silent = SilentRelays::default();
         let unserved = self.shared.hub.unserved_queues(now);
         for one in unserved.into_iter().take(UNSERVED) {
-            let is_served = self
-                .shared
-                .may_have_listener_elsewhere(&one.queue, &mut silent);
+            let is_served = self.may_have_listener_elsewhere(&one.queue, &mut silent);
             if !is_served.await {
                 survey.unserved.push(one);
             }
@@ -154,160 +111,13 @@ impl Relay {
         *lock(&self.shared.survey.0) = Some((now, Arc::clone(&survey)));
         survey
     }
-
-    /// Returns the samples of the last day by minutes, or of the last ten minutes by seconds, oldest
-    /// first.
-    pub(crate) fn history(&self, day: bool) -> GetHistoryResponse {
-        let history = lock(&self.shared.history);
-        let (ring, seconds) = match day {
-            true => (&history.minutes, MINUTE),
-            false => (&history.seconds, 1),
-        };
-        GetHistoryResponse {
-            relay_id: self.relay_id().to_owned(),
-            newest_at: ring.newest_at.map(Into::into),
-            interval: Some(span_to_wire(Duration::from_secs(seconds))),
-            samples: ring.samples.iter().copied().collect(),
-        }
-    }
 }
 
-impl History {
-    /// Adds the figures at the end of a second.
-    pub(super) fn push(&mut self, figures: &RelayFigures, at: SystemTime) {
-        self.pushed += 1;
-        self.seconds.push(figures, at, SECONDS);
-        if self.pushed.is_multiple_of(MINUTE) {
-            self.minutes.push(figures, at, MINUTES);
-        }
-    }
-}
-
-impl Ring {
-    fn push(&mut self, figures: &RelayFigures, at: SystemTime, room: usize) {
-        let counted = Counted {
-            notifications: figures.hub.notified,
-            wake_entries: figures.wake_entries,
-            polls_avoided: figures.polls_avoided,
-            latency: figures.wake_latency.counts.clone(),
-        };
-        let before = std::mem::replace(&mut self.before, counted);
-        let counted = &self.before;
-        let load = &figures.hub.load;
-        let quantile = |of| quantile_us(&figures.wake_latency, &before.latency, of);
-        let sample = Sample {
-            notifications: counted.notifications.saturating_sub(before.notifications),
-            wake_entries: counted.wake_entries.saturating_sub(before.wake_entries),
-            polls_avoided: counted.polls_avoided.saturating_sub(before.polls_avoided),
-            asleep: figures.asleep(),
-            awake: load.awake,
-            polling: load.polling,
-            active_dequeue_tasks: load.tasks,
-            wake_p50_us: quantile(50),
-            wake_p99_us: quantile(99),
-        };
-        if self.samples.len() == room {
-            self.samples.pop_front();
-        }
-        self.samples.push_back(sample);
-        self.newest_at = Some(at);
-    }
-}
-
-/// Returns the bound of the bucket that has this percentile of the latencies since `before`, in
-/// microseconds; 0 without any. Latencies above the last bound have that bound.
-fn quantile_us(latency: &HistogramSnapshot, before: &[u64], percent: u64) -> u64 {
-    let before = before.iter().copied().chain(std::iter::repeat(0));
-    let counts = latency.counts.iter().zip(before);
-    let counts: Vec<u64> = counts.map(|(now, then)| now.saturating_sub(then)).collect();
-    let all: u64 = counts.iter().sum();
-    let rank = (all * percent).div_ceil(100).max(1);
-    let mut below = 0;
-    let reaches = |count: &u64| {
-        below += count;
-        below >= rank
-    };
-    let Some(at) = counts.iter().position(reaches) else {
-        return 0;
-    };
-    let bound = latency.bounds.get(at).or_else(|| latency.bounds.last());
-    bound.map_or(0, |bound| {
-        u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::relay::hub::LoadStats;
-
-    static BOUNDS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
-
-    fn figures(notified: u64, latency: [u64; 3]) -> RelayFigures {
-        RelayFigures {
-            uptime: Duration::ZERO,
-            hub: HubStats {
-                notified,
-                subscriptions: 5,
-                load: LoadStats {
-                    awake: 1,
-                    polling: 1,
-                    tasks: 7,
-                    ..LoadStats::default()
-                },
-                ..HubStats::default()
-            },
-            wakes: 0,
-            wake_entries: notified * 2,
-            heartbeats: 0,
-            refused: 0,
-            wake_latency: HistogramSnapshot {
-                bounds: &BOUNDS,
-                counts: latency.to_vec(),
-                sum: Duration::ZERO,
-            },
-            handler_latency: HistogramSnapshot {
-                bounds: &BOUNDS,
-                counts: vec![0; 3],
-                sum: Duration::ZERO,
-            },
-            polls_avoided: notified * 3,
-        }
-    }
-
-    #[test]
-    fn a_sample_has_the_increments_and_the_levels_of_its_interval() {
-        let (mut history, at) = (History::default(), SystemTime::UNIX_EPOCH);
-        history.push(&figures(10, [99, 1, 0]), at);
-        history.push(&figures(25, [99, 2, 1]), at + Duration::from_secs(1));
-        history.push(&figures(25, [99, 2, 1]), at + Duration::from_secs(2));
-        let (samples, newest_at) = (&history.seconds.samples, history.seconds.newest_at);
-        assert_eq!(newest_at, Some(at + Duration::from_secs(2)));
-        let counted = |sample: &Sample| (sample.notifications, sample.wake_entries);
-        let counted: Vec<_> = samples.iter().map(counted).collect();
-        assert_eq!(counted, [(10, 20), (15, 30), (0, 0)]);
-        assert_eq!(samples[1].polls_avoided, 45);
-        let levels = |one: &Sample| (one.asleep, one.awake, one.polling, one.active_dequeue_tasks);
-        assert_eq!(levels(&samples[2]), (3, 1, 1, 7));
-        let latency = |one: &Sample| (one.wake_p50_us, one.wake_p99_us);
-        let latency: Vec<_> = samples.iter().map(latency).collect();
-        assert_eq!(latency, [(100, 100), (1_000, 1_000), (0, 0)]);
-    }
-
-    #[test]
-    fn the_rings_have_ten_minutes_and_a_day() {
-        let mut history = History::default();
-        for second in 1..=90_000 {
-            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
-            history.push(&figures(second, [0; 3]), at);
-        }
-        let seconds = &history.seconds.samples;
-        let (minutes, newest_at) = (&history.minutes.samples, history.minutes.newest_at);
-        assert_eq!((seconds.len(), minutes.len()), (600, 1_440));
-        assert!(seconds.iter().all(|sample| sample.notifications == 1));
-        assert!(minutes.iter().all(|sample| sample.notifications == 60));
-        let newest = SystemTime::UNIX_EPOCH + Duration::from_secs(90_000);
-        assert_eq!(newest_at, Some(newest));
-        assert!(size_of::<Sample>() * (600 + 1_440) <= 144 * 1024);
+fn buckets(histogram: &Histogram) -> LatencyBuckets {
+    let buckets = histogram.snapshot();
+    let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+    LatencyBuckets {
+        bounds_us: buckets.bounds.iter().map(micros).collect(),
+        counts: buckets.counts,
     }
 }

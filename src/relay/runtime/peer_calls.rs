@@ -9,16 +9,15 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use prost::Message as _;
 
-use super::{Relay, RelayInner};
+use super::Relay;
 use crate::{
     relay::link::PeerStats,
-    types::{
-        QueueAddress,
-        cluster::{LifeId, RelayStatus},
-    },
+    types::{QueueAddress, cluster::LifeId},
     wire::{
         link::{NamedQueuesRequest, PeerRequest, peer_reply::Answer, peer_request::Call},
         peer_reply_from_wire,
+        proto::{RelayInfo, RelayState},
+        span_from_wire,
     },
 };
 
@@ -50,7 +49,7 @@ impl Relay {
     /// # Cancel safety
     /// A dropped call forgets the reply; the request may have been carried out.
     pub(crate) async fn ask(&self, life: LifeId, call: Call, within: Duration) -> Option<Answer> {
-        self.shared.ask(life, encoded(call), within).await
+        self.ask_encoded(life, encoded(call), within).await
     }
 
     /// Sends a request to all other relays of the cluster but the silent ones, and adds those that do
@@ -64,18 +63,37 @@ impl Relay {
         within: Duration,
         silent: &mut SilentRelays,
     ) -> Vec<(PeerStats, Answer)> {
-        self.shared.ask_all(call, within, silent).await
+        let (mut asked, missing) = self.asked_peers();
+        silent.ids.extend(missing);
+        asked.retain(|peer| !silent.lives.contains(&peer.life));
+        let request = encoded(call);
+        let ask_one = |peer: &PeerStats| self.ask_encoded(peer.life, request.clone(), within);
+        let answers = join_all(asked.iter().map(ask_one)).await;
+        let mut all = Vec::new();
+        for (peer, answer) in asked.into_iter().zip(answers) {
+            match answer {
+                Some(answer) => all.push((peer, answer)),
+                None => {
+                    silent.ids.insert(peer.info.relay_id);
+                    silent.lives.insert(peer.life);
+                }
+            }
+        }
+        all
     }
 
     /// Returns what this relay states about itself.
-    pub(crate) fn own_status(&self) -> RelayStatus {
+    pub(crate) fn own_info(&self) -> RelayInfo {
         let hub = self.shared.hub.stats();
-        RelayStatus {
-            relay_id: Arc::clone(&self.shared.stream_config.relay_id),
-            version: Arc::clone(&self.shared.stream_config.version),
+        RelayInfo {
+            relay_id: self.relay_id().to_owned(),
+            epoch: self.epoch().to_owned(),
+            version: self.shared.stream_config.version.to_string(),
+            state: RelayState::Self_.into(),
             streams: hub.subscriptions,
             queues: hub.queues,
             degraded: self.cluster_state().is_some_and(|state| state.degraded),
+            ..RelayInfo::default()
         }
     }
 
@@ -92,9 +110,9 @@ impl Relay {
         let (_, peers) = self.cluster_stats()?;
         let lives = peers
             .iter()
-            .filter(|peer| *peer.status.relay_id == *relay_id && !peer.missing && !peer.left);
+            .filter(|peer| peer.info.relay_id == relay_id && peer.is_present());
         lives
-            .min_by_key(|peer| peer.silent_for)
+            .min_by_key(|peer| span_from_wire(peer.info.silent_for))
             .map(|peer| peer.life)
     }
 
@@ -104,41 +122,13 @@ impl Relay {
             let _ = cluster.transport.set(transport);
         }
     }
-}
 
-impl RelayInner {
-    /// Sends a request to all other relays of the cluster but the silent ones.
-    pub(super) async fn ask_all(
-        &self,
-        call: Call,
-        within: Duration,
-        silent: &mut SilentRelays,
-    ) -> Vec<(PeerStats, Answer)> {
-        let (mut asked, missing) = self.asked_peers();
-        silent.ids.extend(missing);
-        asked.retain(|peer| !silent.lives.contains(&peer.life));
-        let request = encoded(call);
-        let ask_one = |peer: &PeerStats| self.ask(peer.life, request.clone(), within);
-        let answers = join_all(asked.iter().map(ask_one)).await;
-        let mut all = Vec::new();
-        for (peer, answer) in asked.into_iter().zip(answers) {
-            match answer {
-                Some(answer) => all.push((peer, answer)),
-                None => {
-                    silent.ids.insert(peer.status.relay_id.to_string());
-                    silent.lives.insert(peer.life);
-                }
-            }
-        }
-        all
-    }
-
-    async fn ask(&self, life: LifeId, request: Bytes, within: Duration) -> Option<Answer> {
-        let cluster = self.cluster.as_ref()?;
+    async fn ask_encoded(&self, life: LifeId, request: Bytes, within: Duration) -> Option<Answer> {
+        let cluster = self.shared.cluster.as_ref()?;
         let sent = cluster.transport.get()?.request(life, request);
         let reply = tokio::time::timeout(within, sent).await.ok()??;
         peer_reply_from_wire(&reply).unwrap_or_else(|error| {
-            cluster.refuse_reply(life, &error, self.clock.now());
+            cluster.refuse_reply(life, &error, self.now());
             None
         })
     }
@@ -168,13 +158,13 @@ impl RelayInner {
         };
         let (missing, present): (Vec<_>, Vec<_>) = peers
             .into_iter()
-            .filter(|peer| !peer.left)
-            .partition(|peer| peer.missing);
+            .filter(|peer| peer.info.state() != RelayState::Left)
+            .partition(|peer| !peer.is_present());
         let is_back = |id: &str| {
-            let is = |peer: &PeerStats| *peer.status.relay_id == *id;
-            *self.stream_config.relay_id == *id || present.iter().any(is)
+            let is = |peer: &PeerStats| peer.info.relay_id == id;
+            self.relay_id() == id || present.iter().any(is)
         };
-        let ids = missing.iter().map(|peer| peer.status.relay_id.to_string());
+        let ids = missing.into_iter().map(|peer| peer.info.relay_id);
         let unanswered = ids.filter(|id| !is_back(id)).collect();
         (present, unanswered)
     }

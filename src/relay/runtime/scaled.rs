@@ -40,15 +40,6 @@ pub(crate) struct Causes {
     pub(crate) newest: Tick,
 }
 
-/// When this relay may have missed causes of other relays, or of its former life.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MissedCauses {
-    /// Of some queues.
-    pub(crate) some: Tick,
-    /// Of any queue.
-    pub(crate) any: Tick,
-}
-
 /// Queues that are remembered: 30 MB.
 const MOST: usize = 100_000;
 
@@ -74,10 +65,10 @@ impl ScaledQueue {
         *lock(&self.empty) = None;
     }
 
-    /// Returns whether it was certainly empty after its newest cause.
-    pub(crate) fn is_empty(&self, missed: MissedCauses) -> bool {
+    /// Returns whether it was certainly empty after its newest cause, and after causes were missed.
+    pub(crate) fn is_empty(&self, missed: Tick) -> bool {
         let empty = *lock(&self.empty);
-        empty.is_some_and(|(causes, at)| causes == self.causes().count && at >= missed.some)
+        empty.is_some_and(|(causes, at)| causes == self.causes().count && at >= missed)
     }
 }
 
@@ -115,13 +106,9 @@ impl Relay {
         Ok(Arc::clone(queues.entry(queue.clone()).or_default()))
     }
 
-    /// Returns when this relay may have missed causes.
-    pub(crate) fn missed_causes(&self) -> MissedCauses {
+    /// Returns when this relay may last have missed causes of other relays.
+    pub(crate) fn missed_causes(&self) -> Tick {
         let stats = self.cluster_stats().map(|(stats, _)| stats);
-        let stats = stats.unwrap_or_default();
-        MissedCauses {
-            some: stats.missed_some.max(stats.missed_any),
-            any: stats.missed_any,
-        }
+        stats.unwrap_or_default().missed
     }
 }

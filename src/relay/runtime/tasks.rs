@@ -1,27 +1,22 @@
-//! The tasks that run the hub: timers, fan-out, forgetting, and the log of queues without
-//! listeners.
+//! The tasks that run the hub: timers, fan-out, forgetting, and the log of silent listeners.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use super::{RelayInner, SilentRelays};
+use super::RelayInner;
 use tokio::time::MissedTickBehavior;
 use tracing::field::display;
 
 use crate::{
-    base::{
-        clock::{Tick, wall},
-        sync::lock,
-        task::Scope,
-    },
+    base::{clock::Tick, task::Scope},
     relay::hub::{Named, WakeBatch},
 };
 
-/// The interval of log lines about queues without listeners.
+/// The interval of log lines about lost listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 /// The interval of searches for listeners that do not report: it locks each subscription.
 const SILENCE_EVERY: Duration = Duration::from_secs(5);
-/// The interval of the history's samples, and of the rates.
-const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// The interval of the queues' rates.
+const RATES_EVERY: Duration = Duration::from_secs(1);
 /// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
@@ -31,16 +26,12 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
     let fan = Arc::clone(shared);
     scope.spawn_restarting("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (shared.config.forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
-    let no_listeners = Arc::clone(shared);
-    scope.spawn_restarting("queues without listeners", move || {
-        log_queues_without_listeners(Arc::clone(&no_listeners))
-    });
     let listeners = Arc::clone(shared);
     scope.spawn_restarting("listeners that do not answer", move || {
         log_listeners_without_answer(Arc::clone(&listeners))
     });
-    let sampled = Arc::clone(shared);
-    scope.spawn_restarting("samples", move || sample(Arc::clone(&sampled)));
+    let measured = Arc::clone(shared);
+    scope.spawn_restarting("rates", move || measure(Arc::clone(&measured)));
     let forgetting = Arc::clone(shared);
     scope.spawn_restarting("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
@@ -122,17 +113,13 @@ async fn fan_out(shared: Arc<RelayInner>) {
     }
 }
 
-/// Adds a sample to the history each second, and ends an interval of the queues' rates.
-async fn sample(shared: Arc<RelayInner>) {
-    let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+/// Ends an interval of the queues' rates each second.
+async fn measure(shared: Arc<RelayInner>) {
+    let mut ticks = tokio::time::interval(RATES_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first sample is of the first second.
-    ticks.tick().await;
     loop {
         ticks.tick().await;
         shared.hub.measure_rates(shared.clock.now());
-        let figures = shared.figures();
-        lock(&shared.history).push(&figures, wall());
     }
 }
 
@@ -186,25 +173,6 @@ async fn log_listeners_without_answer(shared: Arc<RelayInner>) {
                 listeners = silent.others,
                 "more listeners were woken and have not reported"
             );
-        }
-    }
-}
-
-/// Logs each queue that was notified without a listener once: no error, but often a misspelling.
-async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
-    let mut ticks = tokio::time::interval(LOG_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let (named, others) = shared.hub.take_queues_without_listeners();
-        let mut silent = SilentRelays::default();
-        for queue in &named {
-            if !shared.may_have_listener_elsewhere(queue, &mut silent).await {
-                tracing::info!(%queue, "notified without a listener: `reveille why` tells more");
-            }
-        }
-        if others > 0 {
-            tracing::info!(queues = others, "more queues notified without a listener");
         }
     }
 }

@@ -221,27 +221,6 @@ async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_f
     }
 }
 
-#[tokio::test]
-async fn a_queue_without_listeners_is_logged_once() {
-    let relay = Relay::start(RelayConfig::default()).expect("started");
-    let _wakes = looked(&relay, "acct/orders").await;
-    relay
-        .publisher("p")
-        .notify(vec![event("far/away")])
-        .await
-        .expect("counted");
-    let hub = &relay.shared.hub;
-    let far = event("far/away").queue;
-    assert_eq!(hub.take_queues_without_listeners(), ([far].into(), 0));
-    let again = hub.notify_all(&"p".into(), &[event("far/away")], relay.shared.clock.now());
-    again.expect("counted");
-    assert_eq!(
-        hub.take_queues_without_listeners(),
-        ([].into(), 0),
-        "told already"
-    );
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_sentinel_asks_for_a_check_within_an_interval_and_a_tenth() {
     let relay = Relay::start(RelayConfig::default()).expect("started");

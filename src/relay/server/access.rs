@@ -11,7 +11,7 @@ pub(super) mod requester;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
 };
 
 use http::{Extensions, HeaderMap};
@@ -19,18 +19,18 @@ use tonic::Status;
 
 pub use self::callers::AccessFiles;
 use self::{
-    callers::{Callers, Refusals, RefusedCaller, authorization},
+    callers::{Callers, authorization},
     calls::{Call, Right},
     requester::Requester,
 };
 #[cfg(feature = "keda")]
-use super::http2::service::Connection;
+use super::http2::activity::Activity;
 use super::http2::tls::Peer;
 use crate::{
     base::{sync::lock, task::blocking},
-    console::{Admission, Refusal},
+    console::{Admission, Metrics, Refusal, metric_table},
     error::{Error, ErrorKind, Result},
-    relay::auth::{Action, Target},
+    relay::auth::{Action, AuditLog, Target},
     wire::from_status,
 };
 
@@ -95,15 +95,23 @@ impl Access {
         self.0.as_ref()?.stale()
     }
 
-    pub(crate) fn refusals(&self) -> Refusals {
-        let callers = self.0.as_ref();
-        callers.map_or_else(Refusals::default, |callers| callers.refusals())
-    }
-
-    /// Returns the callers that were refused within the last ten minutes, newest first.
-    pub(super) fn recently_refused(&self) -> Vec<RefusedCaller> {
-        let callers = self.0.as_ref();
-        callers.map_or_else(Vec::new, |callers| callers.recently_refused())
+    /// Adds the metrics of refused callers; without access control they are 0.
+    pub(crate) fn add_metrics(&self, all: &mut Metrics) {
+        let of = |count: fn(&Callers) -> u64| self.0.as_deref().map_or(0, count);
+        all.gauges.extend(metric_table! {
+            access_rules_stale = u64::from(self.stale().is_some()),
+                "1 while a file of access cannot be read, and what it said before is in use";
+        });
+        all.counters.extend(metric_table! {
+            requests_unauthenticated = of(|callers| callers.unauthenticated.load(Relaxed)),
+                "Requests refused for their credential";
+            requests_denied = of(|callers| callers.denied.load(Relaxed)),
+                "Requests refused because no rule allows them to their caller";
+            requests_over_quota = of(|callers| callers.over_quota.load(Relaxed)),
+                "Requests refused at a limit of their principal";
+            audit_lines_lost = of(|callers| callers.audit.as_ref().map_or(0, AuditLog::lost)),
+                "Lines of the audit log lost because the disk did not take them";
+        });
     }
 
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The
@@ -152,7 +160,7 @@ impl Access {
     #[cfg(feature = "keda")]
     pub(super) fn requester_of(
         &self,
-        connection: &Connection,
+        connection: &Activity,
         headers: &HeaderMap,
         token: Option<&str>,
     ) -> std::result::Result<Requester, Status> {
@@ -165,7 +173,7 @@ impl Access {
             let value = value.map_err(|_| Status::invalid_argument("token: is malformed"))?;
             headers.insert(http::header::AUTHORIZATION, value);
         }
-        let peer = &connection.0.peer;
+        let peer = &connection.peer;
         let caller = state.authenticate(&headers, peer, "scaler")?;
         let requester = Requester::new(Arc::clone(state), caller, Arc::clone(peer));
         connection.admit(&requester)?;

@@ -5,7 +5,6 @@
 
 pub(super) mod pages;
 pub(super) mod ranked;
-pub(super) mod stored;
 
 use std::{sync::Arc, time::Duration};
 
@@ -382,7 +381,7 @@ pub(super) async fn ask<T>(
 ) -> Vec<(String, T)> {
     let mut answers = Vec::new();
     for (peer, answer) in relay.ask_all(call, WITHIN, silent).await {
-        let id = peer.status.relay_id.to_string();
+        let id = peer.info.relay_id;
         match read(answer) {
             Some(read) => answers.push((id, read)),
             None => _ = silent.ids.insert(id),

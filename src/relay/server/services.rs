@@ -13,7 +13,6 @@ pub(super) mod relay;
 #[cfg(feature = "keda")]
 pub(super) mod scaler;
 pub(super) mod stats;
-pub(super) mod store_probe;
 pub(super) mod unconfirmed;
 pub(super) mod wake;
 

@@ -13,9 +13,9 @@ use crate::{
     base::clock::Tick,
     types::{
         GroupName, QueueAddress,
-        cluster::{ClusterContent, LifeId, queue_hash},
+        cluster::{LifeId, queue_hash},
     },
-    wire::cluster_message_from_wire,
+    wire::{ClusterContent, cluster_message_from_wire},
 };
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Content {
         let message = cluster_message_from_wire(bytes).expect("a message of a relay");
         let (kind, entries) = match &message.content {
             ClusterContent::Frame(frame) => (Kind::Frame(frame.number), &frame.entries[..]),
-            ClusterContent::Heartbeat(own) => (Kind::Heartbeat(own.number), &[][..]),
+            ClusterContent::Heartbeat(own) => (Kind::Heartbeat(own.heartbeat), &[][..]),
             ClusterContent::Unknown => unreachable!("relays send what they know"),
         };
         let served = entries.iter().flat_map(|entry| {

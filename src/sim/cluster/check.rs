@@ -16,12 +16,8 @@ pub(super) const SOON: Duration = Duration::from_millis(400);
 pub(super) const HEARD: Duration = Duration::from_millis(1_200);
 /// On all queues.
 pub(super) const HEARD_ALL: Duration = Duration::from_millis(4_500);
-/// Cut off twice within a minute.
-pub(super) const HEARD_TWICE: Duration = Duration::from_secs(15);
 /// Another relay has died: on all queues, or groups look.
 pub(super) const HEARD_AFTER_DEATH: Duration = Duration::from_millis(8_500);
-/// The relay that died was missing before.
-pub(super) const HEARD_FLAPPED: Duration = Duration::from_secs(40);
 /// Streams are told of an isolation within this time.
 const TOLD: Duration = Duration::from_secs(1);
 /// Two machines of one life notice each other by their next heartbeats and frames.
@@ -243,7 +239,7 @@ impl World {
         };
         let old = run.since + CALM < self.now;
         let short = span <= SHORT_BREAK && trouble == Trouble::Break;
-        // The end of an isolation, which may be held back after a flap, resyncs all.
+        // The end of an isolation resyncs all.
         let degraded = run.node.link().is_degraded(self.now);
         // A client that does not tell of its connect sends its next heartbeat a second later.
         if !short || !calm || !old || degraded || self.plan.events_hidden {

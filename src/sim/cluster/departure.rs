@@ -6,7 +6,7 @@ use super::{
     relay::Relay,
     world::{Event, World},
 };
-use crate::types::cluster::LifeId;
+use crate::{types::cluster::LifeId, wire::proto::RelayState};
 
 /// The drain, as the machine's last output states it, and the end of the process.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +87,8 @@ impl World {
                 continue;
             };
             let mut peers = run.node.link().peers(self.local(number));
-            let left = peers.any(|peer| peer.life == departure.life && peer.left);
+            let left = peers
+                .any(|peer| peer.life == departure.life && peer.info.state() == RelayState::Left);
             drop(peers);
             if !left {
                 let gone = departure.relay;

@@ -16,8 +16,7 @@ use super::{
 use crate::{
     base::clock::Tick,
     relay::{cluster::ClusterStats, link::Output},
-    types::cluster::ClusterContent,
-    wire::{cluster_message_from_wire, cluster_message_to_wire},
+    wire::{ClusterContent, cluster_message_from_wire, cluster_message_to_wire},
 };
 
 /// A relay's own messages, by its own clock.

@@ -150,7 +150,7 @@ impl World {
                 return;
             };
             let confirmed = run.node.confirmed_position() >= front.position;
-            let given_up = run.node.link().is_isolated(now) || now >= front.until;
+            let given_up = run.node.link().is_degraded(now) || now >= front.until;
             if !confirmed && !given_up {
                 return;
             }

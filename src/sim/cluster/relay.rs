@@ -47,8 +47,6 @@ pub(super) struct Relay {
     pub(super) restore_next: bool,
     /// All frames so far have woken its subscribers from then on, without further troubles.
     pub(super) whole_from: Tick,
-    /// Its peers may judge this life later than others.
-    pub(super) flapped: bool,
     pub(super) cut_until: Tick,
     /// It has missed messages since then, with short pauses, until the end of the last cut.
     pub(super) cuts_since: Tick,
@@ -161,7 +159,6 @@ impl Relay {
             down_until: Tick::default(),
             restore_next: false,
             whole_from: Tick::default(),
-            flapped: false,
             cut_until: Tick::default(),
             cuts_since: Tick::default(),
             last_cut_end: Tick::default(),
@@ -217,7 +214,6 @@ impl World {
         }
         if !std::mem::take(&mut relay.restore_next) {
             relay.epoch = self.rng.u128(..);
-            relay.flapped = false;
             relay.epoch_is_alone = true;
         } else {
             relay.epoch_is_alone = false;

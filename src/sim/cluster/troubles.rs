@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    check::{HEARD, HEARD_AFTER_DEATH, HEARD_ALL, HEARD_FLAPPED, HEARD_TWICE},
+    check::{HEARD, HEARD_AFTER_DEATH, HEARD_ALL},
     plan::{Trouble, Work},
     world::{Event, World},
 };
-use crate::{base::clock::Tick, sim::plan::address};
+use crate::sim::plan::address;
 
 /// A relay that was cut off for longer than this may be isolated: its newest own heartbeat was sent
 /// up to a second earlier.
@@ -16,8 +16,6 @@ const MAY_ISOLATE: Duration = Duration::from_millis(2_300);
 const MAY_BE_MISSING: Duration = Duration::from_millis(3_000);
 /// Between two cuts with this distance each peer is heard.
 const BETWEEN_CUTS: Duration = Duration::from_millis(1_200);
-/// A second isolation within a minute ends later.
-const FLAPS: Duration = Duration::from_secs(80);
 /// A relay is missing after four heartbeats, within this time.
 const MISSING: Duration = Duration::from_secs(8);
 /// The other server may not know of the interest for this long.
@@ -297,7 +295,6 @@ impl World {
     pub(super) fn cut_off(&mut self, number: usize, span: Duration) {
         let end = self.now + span + INTEREST;
         let deaths = self.last_death.is_some_and(|at| at + MISSING > self.now);
-        let flapped = self.relays.iter().any(|relay| relay.flapped);
         let relay = &mut self.relays[number];
         // A client that does not tell of its connect sends its next heartbeat up to 1.1 s later.
         let late = match self.plan.events_hidden {
@@ -312,10 +309,7 @@ impl World {
         let in_all = relay.last_cut_end.since(relay.cuts_since);
         let isolates = span + late > MAY_ISOLATE;
         let missing = in_all > MAY_BE_MISSING;
-        let again = relay.cut_until + FLAPS > self.now && relay.cut_until > Tick::default();
         let bound = match () {
-            () if deaths && flapped => HEARD_FLAPPED,
-            () if isolates && again => HEARD_TWICE,
             () if deaths => HEARD_AFTER_DEATH,
             () if isolates || missing => HEARD_ALL,
             () => HEARD,
@@ -323,7 +317,6 @@ impl World {
         if isolates {
             relay.cut_until = relay.cut_until.max(end);
         }
-        relay.flapped |= isolates || missing;
         relay.whole_from = relay.whole_from.max(end + bound);
     }
 
@@ -336,11 +329,6 @@ impl World {
 
     pub(super) fn relay_has_died(&mut self, number: usize) {
         self.last_death = Some(self.now);
-        let flapped = self.relays[number].flapped;
-        let bound = match flapped {
-            true => HEARD_FLAPPED,
-            false => HEARD_AFTER_DEATH,
-        };
         let restored = self.relays[number].restore_next;
         if restored {
             // A frame that it sent and that was lost may not be missed any more.
@@ -351,7 +339,7 @@ impl World {
         } else {
             self.owed_looks.retain(|(relay, ..), _| *relay != number);
         }
-        self.put_off(bound);
+        self.put_off(HEARD_AFTER_DEATH);
         self.restarts(number);
     }
 
@@ -360,10 +348,7 @@ impl World {
         self.last_death = Some(self.now);
         self.owed_looks.retain(|(relay, ..), _| *relay != number);
         if !calm {
-            self.put_off(match self.relays[number].flapped {
-                true => HEARD_FLAPPED,
-                false => HEARD_AFTER_DEATH,
-            });
+            self.put_off(HEARD_AFTER_DEATH);
         }
         self.restarts(number);
     }

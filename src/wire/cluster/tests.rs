@@ -6,8 +6,10 @@ use bytes::Bytes;
 use prost::Message as _;
 use prost_types::Timestamp;
 
-use super::{cluster_message_from_wire, cluster_message_to_wire, link};
-use crate::types::cluster::{ClusterContent, ClusterLimits, ClusterMessage, LifeId};
+use super::{
+    ClusterContent, ClusterMessage, cluster_message_from_wire, cluster_message_to_wire, link,
+};
+use crate::types::cluster::{ClusterLimits, LifeId};
 
 fn frame() -> link::Frame {
     link::Frame {

@@ -147,14 +147,6 @@ fn groups_come_from_the_file_and_from_the_credential() {
 }
 
 #[test]
-fn the_star_does_not_mean_anonymous_callers() {
-    let open = FlagName::new("open").expect("a name");
-    let grants = usual().policy().grants(&Principal::anonymous());
-    assert!(!grants.allows(Action::Watch, Target::Flag(&open)));
-    assert!(!grants.may_some(Action::Watch));
-}
-
-#[test]
 fn may_some_asks_for_any_rule_with_the_action() {
     let config = usual();
     let may_some = |name, action| {

@@ -1,5 +1,6 @@
-// The relay's HTTP interface: calls, problems, and the stream of figures that all tabs share.
+// The relay's HTTP interface: calls, problems, and the stream of figures.
 import { Store, useEffect, useRef, useState } from './dom.js';
+import { sampleOf } from './stats.js';
 
 // An answer that is no success. Status 0: the relay could not be reached.
 export class Problem extends Error {
@@ -12,11 +13,13 @@ export class Problem extends Error {
 
 // What the tab knows of the relay.
 export const relay = new Store({
-  info: undefined, recent: [], reachable: true, needsLogin: false, problem: undefined, restartedAt: undefined, life: 0,
+  info: undefined, recent: [], history: [], reachable: true, needsLogin: false, problem: undefined, restartedAt: undefined, life: 0,
 });
 
 // The responses of this many seconds are kept, for latencies.
 const RECENT = 15;
+// Samples of the plots.
+const HISTORY = 600;
 // Milliseconds without an event after which the stream of figures counts as broken.
 const SILENCE = 10_000;
 const MAX_PAUSE = 2_000;
@@ -151,14 +154,15 @@ function whileVisible(task) {
 
 // Applies an event of the shared stream.
 function apply(event, data) {
-  const { info, recent, life } = relay.value;
+  const { info, recent, history, life } = relay.value;
   if (event === 'stats') {
     const own = data.relays[0];
     const known = recent.at(-1)?.relays[0] ?? info;
     const restarted = own && known && known.relay_id === own.relay_id && known.epoch !== own.epoch;
     const kept = restarted ? [] : recent.slice(-RECENT);
+    const samples = kept.length ? [...history.slice(1 - HISTORY), sampleOf(kept.at(-1), data)] : [];
     relay.set({
-      recent: [...kept, data], reachable: true, problem: undefined, needsLogin: false,
+      recent: [...kept, data], history: samples, reachable: true, problem: undefined, needsLogin: false,
       ...(restarted ? { restartedAt: Date.now(), life: life + 1 } : {}),
     });
     if (restarted || !info) loadInfo().catch(() => {});
@@ -168,12 +172,9 @@ function apply(event, data) {
     else relay.set({ reachable: data.status !== 0, problem: data.status ? problem : undefined });
   } else if (event === 'goodbye') {
     relay.set({ reachable: false });
-  } else if (event === 'login') {
-    relay.set({ info: data, needsLogin: false });
   }
 }
 
-let channel;
 let reopen = () => {};
 
 // Reads who the user is and what the console may do.
@@ -183,33 +184,15 @@ export async function loadInfo() {
   return info;
 }
 
-// Tells the other tabs of a login.
+// A hidden tab has no stream, and begins one with the session when it is shown.
 export function loggedIn(info) {
-  apply('login', info);
-  channel?.postMessage({ event: 'login', data: info });
+  relay.set({ info, needsLogin: false });
   reopen();
 }
 
-// Begins to follow the relay's figures. One tab of the browser holds the lock and the connection, and
-// passes the events on: a browser opens six connections to a host, so the seventh tab would hang.
-// Locks exist in secure contexts only; elsewhere each visible tab has its own stream.
+// Begins to follow the relay's figures.
 export function start() {
-  const shared = 'BroadcastChannel' in globalThis && navigator.locks;
-  if (shared) {
-    channel = new BroadcastChannel('reveille');
-    channel.onmessage = ({ data: { event, data } }) => {
-      if (!document.hidden) apply(event, data);
-      if (event === 'login') reopen();
-    };
-  }
-  const follow = signal => keepEvents('stream?interval=1s', signal, SILENCE, (event, data) => {
-    apply(event, data);
-    channel?.postMessage({ event, data });
-  });
-  const { run } = whileVisible(signal => (shared
-    ? navigator.locks.request('reveille-stream', { signal }, () => follow(signal)).catch(() => {})
-    : follow(signal)));
-  reopen = run;
+  reopen = whileVisible(signal => keepEvents('stream?interval=1s', signal, SILENCE, apply)).run;
 }
 
 // Follows a stream while the component is shown and the tab is visible.

@@ -1,6 +1,6 @@
 // The frame of the page: router, navigation, banners and keys.
 import { loadInfo, post, relay, start } from './api.js';
-import { Store, html, render, useEffect, useLayoutEffect, useState, useStore } from './dom.js';
+import { Store, html, render, useEffect, useLayoutEffect, useStore } from './dom.js';
 import { Flags, FlagView } from './flags.js';
 import { clock } from './format.js';
 import { Help } from './help.js';
@@ -10,10 +10,9 @@ import { Overview } from './overview.js';
 import { QueueView } from './queue.js';
 import { Queues } from './queues.js';
 import { Relays } from './relays.js';
-import { StoreView } from './store.js';
 
 const VIEWS = [
-  ['o', '/', 'Overview'], ['q', '/queues', 'Queues'], ['l', '/listeners', 'Listeners'], ['f', '/flags', 'Flags'], ['r', '/relays', 'Relays'], ['s', '/store', 'Store'],
+  ['o', '/', 'Overview'], ['q', '/queues', 'Queues'], ['l', '/listeners', 'Listeners'], ['f', '/flags', 'Flags'], ['r', '/relays', 'Relays'],
 ];
 // The time for the second key of `g q`.
 const SEQUENCE = 1500;
@@ -38,29 +37,6 @@ addEventListener('hashchange', () => {
   const code = takeCode();
   page.set({ ...address(), ...(code ? { code } : {}) });
 });
-
-function setTheme(theme) {
-  if (theme) document.documentElement.dataset.theme = theme;
-  else delete document.documentElement.dataset.theme;
-  try { localStorage.setItem('reveille-theme', theme); } catch { /* Storage is off: the choice lasts until the page is left. */ }
-  dispatchEvent(new Event('theme'));
-}
-const savedTheme = () => { try { return localStorage.getItem('reveille-theme') ?? ''; } catch { return ''; } };
-setTheme(savedTheme());
-
-function Theme() {
-  const [theme, set] = useState(document.documentElement.dataset.theme ?? '');
-  const dark = theme ? theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-  const toggle = () => {
-    const next = dark ? 'light' : 'dark';
-    setTheme(next);
-    set(next);
-  };
-  return html`<button type="button" class="quiet icon" onClick=${toggle} aria-label=${dark ? 'Light colours' : 'Dark colours'} title=${dark ? 'Light colours' : 'Dark colours'}>
-    <svg viewBox="0 0 24 24" aria-hidden="true">${dark
-      ? html`<circle cx="12" cy="12" r="4" /><path d="M12 3v2M12 19v2M3 12h2M19 12h2M5.6 5.6l1.4 1.4M17 17l1.4 1.4M18.4 5.6L17 7M7 17l-1.4 1.4" />`
-      : html`<path d="M20 14.5A8 8 0 0 1 9.5 4 8 8 0 1 0 20 14.5z" />`}</svg></button>`;
-}
 
 function Banners() {
   const { info, reachable, problem, restartedAt, needsLogin } = useStore(relay);
@@ -93,7 +69,7 @@ function Frame({ current, children }) {
       <div class="self">
         ${info && html`<p><i class=${`dot ${reachable ? 'good' : 'bad'}`}></i><b>${info.relay_id}</b> <span class="faint">${info.version}</span></p>
           ${info.login && info.user && html`<p class="faint">${info.user} <button type="button" class="quiet" onClick=${logout}>Log out</button></p>`}`}
-        <div class="row"><${Theme} /><button type="button" class="quiet icon" aria-label="Help" aria-keyshortcuts="?" title="Keys and words (?)" onClick=${() => page.set({ help: true })}>?</button></div>
+        <div class="row"><button type="button" class="quiet icon" aria-label="Help" aria-keyshortcuts="?" title="Keys and words (?)" onClick=${() => page.set({ help: true })}>?</button></div>
       </div>
     </header>
     <main id="main"><${Banners} />${children}</main>`;
@@ -107,7 +83,6 @@ function view([name = '', first, second], query) {
   if (name === 'flags' && first !== undefined) return [first, '/flags', html`<${FlagView} key=${first} name=${first} query=${query} />`];
   if (name === 'flags') return ['Flags', '/flags', html`<${Flags} query=${query} />`];
   if (name === 'relays') return ['Relays', '/relays', html`<${Relays} />`];
-  if (name === 'store') return ['Store', '/store', html`<${StoreView} />`];
   return ['Not found', '', html`<h1 tabindex="-1">There is no such view</h1><p><a href="#/">Overview</a></p>`];
 }
 

@@ -13,7 +13,6 @@ export const useState = hooks.useState;
 export const useRef = hooks.useRef;
 export const useEffect = hooks.useEffect;
 export const useLayoutEffect = hooks.useLayoutEffect;
-export const useMemo = hooks.useMemo;
 
 // A value with subscribers.
 export class Store {

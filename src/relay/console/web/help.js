@@ -2,7 +2,7 @@
 import { html, useEffect, useRef } from './dom.js';
 
 const KEYS = [
-  [['g', 'o'], 'Overview'], [['g', 'q'], 'Queues'], [['g', 'l'], 'Listeners'], [['g', 'f'], 'Flags'], [['g', 'r'], 'Relays'], [['g', 's'], 'Store'],
+  [['g', 'o'], 'Overview'], [['g', 'q'], 'Queues'], [['g', 'l'], 'Listeners'], [['g', 'f'], 'Flags'], [['g', 'r'], 'Relays'],
   [['/'], 'Search'], [['↓'], 'Next row, or j'], [['↑'], 'Row before, or k'], [['Enter'], 'Open the row'], [['Esc'], 'Close, or leave the search'], [['?'], 'This help'],
 ];
 

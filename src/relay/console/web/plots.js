@@ -90,11 +90,9 @@ export function Plot(props) {
     const recolour = () => drawn.redraw(false);
     const dark = matchMedia('(prefers-color-scheme: dark)');
     dark.addEventListener('change', recolour);
-    addEventListener('theme', recolour);
     return () => {
       resized.disconnect();
       dark.removeEventListener('change', recolour);
-      removeEventListener('theme', recolour);
       drawn.destroy();
     };
   }, []);

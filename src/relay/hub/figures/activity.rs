@@ -1,13 +1,16 @@
-//! The busiest queues, while somebody asks for them: otherwise a notification pays one load.
+//! The rates of the busiest queues, while somebody asks for them: otherwise a notification pays one load.
 //!
 //! The table has room for 1,024 queues, in shards of 64. In a full shard, a further queue takes the
 //! place of the lightest one and inherits its weight (Space-Saving; Metwally et al., 2005). So a queue
 //! with more than 1/64 of its shard's recent notifications is in the table. Weights decide only which
 //! queues stay; the figures are those of the queues' own counters.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use super::super::{
@@ -15,55 +18,25 @@ use super::super::{
     counters::{Counters, saturate},
     queue::QueueEntry,
 };
-use crate::{
-    base::{clock::Tick, sync::lock},
-    types::QueueAddress,
-};
+use crate::base::{clock::Tick, sync::lock};
 
 /// The notified queues. Plain locks and atomics: no decision of the hub depends on them.
 #[derive(Default)]
 pub(crate) struct Activity {
     is_measured: AtomicBool,
-    readers: Mutex<Readers>,
-    shards: [Mutex<Vec<Slot>>; SHARDS],
-}
-
-/// Who reads the table.
-#[derive(Debug, Default)]
-struct Readers {
-    watches: usize,
     /// Rates are wanted until then.
-    rates_until: Tick,
-    /// The newest time that a caller stated.
-    now: Tick,
+    until: Mutex<Tick>,
+    shards: [Mutex<Vec<Slot>>; SHARDS],
 }
 
 struct Slot {
     entry: Arc<QueueEntry>,
     weight: u64,
-    /// The queue's counters before it came into the table.
-    since: Counters,
     /// Its notifications at the newest call of [`Hub::measure_rates`], and its notifications between
     /// the two newest calls.
     counted: u128,
     rate: u64,
 }
-
-/// A queue of the table.
-#[derive(Debug, Clone)]
-pub(crate) struct ActiveQueue {
-    /// Distinguishes two entries of one address.
-    pub(crate) number: u64,
-    pub(crate) address: QueueAddress,
-    /// Its totals now, and when it came into the table.
-    pub(crate) totals: (u128, u128),
-    pub(crate) since: (u128, u128),
-    pub(crate) backlog: u64,
-    pub(crate) listeners: usize,
-}
-
-/// Keeps the table filled until its drop.
-pub(crate) struct ActivityWatch(Arc<Activity>);
 
 const SHARDS: usize = 16;
 const SLOTS: usize = 64;
@@ -87,7 +60,6 @@ impl Activity {
         let mut slot = Slot {
             entry: Arc::clone(entry),
             weight: added,
-            since: *before,
             counted: before.notifications,
             rate: 0,
         };
@@ -104,45 +76,13 @@ impl Activity {
         let at = usize::try_from(number % SHARDS as u64).expect("less than the shards");
         lock(&self.shards[at])
     }
-
-    fn update_readers(&self, now: Tick, update: impl FnOnce(&mut Readers)) {
-        let mut readers = lock(&self.readers);
-        update(&mut readers);
-        readers.now = readers.now.max(now);
-        let is_measured = readers.watches > 0 || readers.now < readers.rates_until;
-        if self.is_measured.swap(is_measured, Relaxed) && !is_measured {
-            self.shards
-                .iter()
-                .for_each(|shard| *lock(shard) = Vec::new());
-        }
-    }
-
-    fn entries(&self) -> Vec<(Arc<QueueEntry>, Counters)> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            let slots = lock(shard);
-            all.extend(
-                slots
-                    .iter()
-                    .map(|slot| (Arc::clone(&slot.entry), slot.since)),
-            );
-        }
-        all
-    }
 }
 
 impl Hub {
-    /// Keeps the table filled until the drop of the watch.
-    pub(crate) fn watch_activity(&self, now: Tick) -> ActivityWatch {
-        self.activity
-            .update_readers(now, |readers| readers.watches += 1);
-        ActivityWatch(Arc::clone(&self.activity))
-    }
-
     /// Measures rates until then.
-    pub(crate) fn want_rates(&self, until: Tick, now: Tick) {
-        self.activity
-            .update_readers(now, |readers| readers.rates_until = until);
+    pub(crate) fn want_rates(&self, until: Tick) {
+        *lock(&self.activity.until) = until;
+        self.activity.is_measured.store(true, Relaxed);
     }
 
     /// Ends one interval of the rates, and begins the next. Weights fade, so that a queue that is busy
@@ -151,8 +91,14 @@ impl Hub {
         if !self.activity.is_measured() {
             return;
         }
-        self.activity.update_readers(now, |_| {});
+        let is_over = now >= *lock(&self.activity.until);
+        if is_over {
+            self.activity.is_measured.store(false, Relaxed);
+        }
         for shard in &self.activity.shards {
+            if is_over {
+                *lock(shard) = Vec::new();
+            }
             // An entry's lock is never taken under that of a shard.
             let entries: Vec<_> = lock(shard)
                 .iter()
@@ -173,8 +119,8 @@ impl Hub {
     }
 
     /// Returns the rates by the entries' numbers.
-    pub(in super::super) fn rates(&self) -> std::collections::HashMap<u64, u64> {
-        let mut rates = std::collections::HashMap::new();
+    pub(in super::super) fn rates(&self) -> HashMap<u64, u64> {
+        let mut rates = HashMap::new();
         for shard in &self.activity.shards {
             rates.extend(
                 lock(shard)
@@ -183,35 +129,5 @@ impl Hub {
             );
         }
         rates
-    }
-
-    /// Returns the queues of the table with their counters.
-    pub(crate) fn active_queues(&self) -> Vec<ActiveQueue> {
-        let totals = |counters: &Counters| (counters.notifications, counters.messages);
-        let read = |(entry, since): (Arc<QueueEntry>, Counters)| {
-            let state = entry.lock();
-            ActiveQueue {
-                number: entry.number(),
-                address: entry.address().clone(),
-                totals: totals(&state.counters),
-                since: totals(&since),
-                backlog: state.backlog(),
-                listeners: state.listeners(),
-            }
-        };
-        self.activity.entries().into_iter().map(read).collect()
-    }
-}
-
-impl Drop for ActivityWatch {
-    fn drop(&mut self) {
-        self.0
-            .update_readers(Tick::default(), |readers| readers.watches -= 1);
-    }
-}
-
-impl std::fmt::Debug for ActivityWatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ActivityWatch")
     }
 }

@@ -106,7 +106,7 @@ impl Hub {
         now: Tick,
     ) -> Ranking {
         if order == QueueOrder::Rate {
-            self.want_rates(now + RATES_FOR, now);
+            self.want_rates(now + RATES_FOR);
         }
         Ranking {
             order,

@@ -295,15 +295,6 @@ impl Hub {
         is_short_of_memory.load(Ordering::Relaxed)
     }
 
-    /// Returns the reached limits, a line each.
-    pub(crate) fn full(&self, now: Tick) -> Vec<String> {
-        let full = self.limits(now).into_iter().filter(|one| one.is_full);
-        full.map(|LimitUse { what, limit, .. }| {
-            format!("full: the limit of {limit} {what} is reached")
-        })
-        .collect()
-    }
-
     /// Returns the use of each limit. The table of queues is full where none of them could give way
     /// to a new one lately.
     pub(crate) fn limits(&self, now: Tick) -> [LimitUse; 4] {

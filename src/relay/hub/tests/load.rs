@@ -140,26 +140,11 @@ fn messages_without_a_ready_member_are_unassigned() {
 }
 
 #[test]
-fn the_table_has_the_busiest_queues_while_they_are_watched() {
+fn the_table_has_the_busiest_queues_while_rates_are_wanted() {
     let hub = hub();
-    let busy = |hub: &Hub| {
-        let mut all: Vec<_> = hub.active_queues().into_iter().collect();
-        all.sort_by_key(|one| std::cmp::Reverse(one.totals.0 - one.since.0));
-        let name = |one: &crate::relay::hub::ActiveQueue| one.address.queue_name().to_owned();
-        let count = |one: &crate::relay::hub::ActiveQueue| one.totals.0 - one.since.0;
-        all.iter()
-            .map(|one| (name(one), count(one)))
-            .collect::<Vec<_>>()
-    };
     notify(&hub, "orders");
-    assert!(hub.active_queues().is_empty(), "not watched");
-    let watch = hub.watch_activity(START);
-    for _ in 0..3 {
-        notify(&hub, "orders");
-    }
-    notify(&hub, "mails");
-    let expected = [("orders".to_owned(), 3), ("mails".to_owned(), 1)];
-    assert_eq!(busy(&hub), expected);
+    assert!(hub.rates().is_empty(), "nobody asks");
+    hub.want_rates(at(60));
     // Thousands of others do not displace a busy one, nor make the table grow.
     for round in 0..20 {
         for name in numbered("other", 400) {
@@ -167,9 +152,10 @@ fn the_table_has_the_busiest_queues_while_they_are_watched() {
             notify(&hub, "orders");
         }
     }
-    let all = busy(&hub);
-    assert_eq!(all[0], ("orders".to_owned(), 8_003));
-    assert!(all.len() <= 1_024, "{}", all.len());
-    drop(watch);
-    assert!(hub.active_queues().is_empty());
+    hub.measure_rates(at(1));
+    let rates = hub.rates();
+    assert_eq!(rates.values().max(), Some(&8_000));
+    assert!(rates.len() <= 1_024, "{}", rates.len());
+    hub.measure_rates(at(60));
+    assert!(hub.rates().is_empty());
 }

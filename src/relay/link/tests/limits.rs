@@ -13,12 +13,11 @@ use crate::{
     },
     types::{
         GroupName, LastEvent, QueueAddress,
-        cluster::{
-            ClusterContent, ClusterLimits, ClusterMessage, Frame, FrameEntry, LifeId,
-            RelayHeartbeat, RelayStatus,
-        },
+        cluster::{ClusterLimits, Frame, FrameEntry, LifeId},
     },
-    wire::{cluster_message_to_wire, frame_entry_len},
+    wire::{
+        ClusterContent, ClusterMessage, cluster_message_to_wire, frame_entry_len, link::Heartbeat,
+    },
 };
 
 fn link() -> ClusterLink {
@@ -31,14 +30,9 @@ fn link() -> ClusterLink {
 }
 
 fn heartbeat(life: u128, number: u64) -> Bytes {
-    let heartbeat = RelayHeartbeat {
-        number,
-        frame: 0,
-        complete_above: 0,
-        queues: Vec::new(),
-        leaving: false,
-        store: 0,
-        status: RelayStatus::default(),
+    let heartbeat = Heartbeat {
+        heartbeat: number,
+        ..Heartbeat::default()
     };
     cluster_message_to_wire(&ClusterMessage {
         life: LifeId(life),

@@ -17,9 +17,9 @@ use crate::{
     relay::link::{Action, ClusterLink, FrameDraft, LinkConfig, Output, Resync},
     types::{
         LastEvent, QueueAddress,
-        cluster::{ClusterContent, FrameEntry, LifeId, queue_hash},
+        cluster::{FrameEntry, LifeId, queue_hash},
     },
-    wire::cluster_message_from_wire,
+    wire::{ClusterContent, cluster_message_from_wire},
 };
 
 pub(super) struct World {
@@ -558,7 +558,7 @@ impl World {
 pub(super) fn kind(bytes: &Bytes) -> Kind {
     match cluster_message_from_wire(bytes).expect("valid").content {
         ClusterContent::Frame(frame) => Kind::Frame(frame.number),
-        ClusterContent::Heartbeat(heartbeat) => Kind::Heartbeat(heartbeat.number),
+        ClusterContent::Heartbeat(heartbeat) => Kind::Heartbeat(heartbeat.heartbeat),
         ClusterContent::Unknown => panic!("an unknown kind"),
     }
 }

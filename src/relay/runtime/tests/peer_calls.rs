@@ -69,7 +69,7 @@ fn list() -> Call {
 async fn a_silent_relay_is_asked_once_for_one_list() {
     let relay = with_two_others();
     let (_, peers) = relay.cluster_stats().expect("of a cluster");
-    let well = peers.iter().find(|peer| &*peer.status.relay_id == "well");
+    let well = peers.iter().find(|peer| &*peer.info.relay_id == "well");
     let well = well.expect("it was heard").life;
     let transport = Arc::new(OneReplies {
         well,
@@ -79,7 +79,7 @@ async fn a_silent_relay_is_asked_once_for_one_list() {
     let mut silent = SilentRelays::default();
     for _ in 0..3 {
         let answers = relay.ask_all(list(), WITHIN, &mut silent).await;
-        let ids = answers.iter().map(|(peer, _)| &*peer.status.relay_id);
+        let ids = answers.iter().map(|(peer, _)| &*peer.info.relay_id);
         assert_eq!(ids.collect::<Vec<_>>(), ["well"]);
         assert_eq!(silent.ids.iter().collect::<Vec<_>>(), ["silent"]);
     }

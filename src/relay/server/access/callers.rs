@@ -1,14 +1,12 @@
-//! The callers of a server: their authentication, the audit log, the counts of refusals, and the callers that
-//! were refused last.
+//! The callers of a server: their authentication, the audit log, and the counts of refusals.
 
 use std::{
-    collections::VecDeque,
     path::PathBuf,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
@@ -48,53 +46,17 @@ pub(crate) struct Callers {
     reading: Mutex<()>,
     pub(super) authenticator: Authenticator,
     attempts: Attempts,
-    audit: Option<AuditLog>,
+    pub(super) audit: Option<AuditLog>,
     clock: Clock,
-    unauthenticated: AtomicU64,
-    denied: AtomicU64,
+    pub(super) unauthenticated: AtomicU64,
+    pub(super) denied: AtomicU64,
     pub(super) over_quota: AtomicU64,
-    recent: RecentRefusals,
     /// Why what a file said before is in use.
     stale: Mutex<Option<String>>,
 }
 
-/// The counts of refused requests.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Refusals {
-    pub(crate) unauthenticated: u64,
-    pub(crate) denied: u64,
-    pub(crate) over_quota: u64,
-    pub(crate) audit_lines_lost: u64,
-    /// What a file said before is in use, because it cannot be read.
-    pub(crate) is_stale: bool,
-}
-
-/// A caller that was refused, for findings: one entry for each caller, action and target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RefusedCaller {
-    /// Its principal; the address of a caller whose credential was refused.
-    pub(crate) caller: String,
-    pub(crate) action: &'static str,
-    /// As `account/queue`, or another target; empty for a credential.
-    pub(crate) target: String,
-    pub(crate) why: String,
-    /// How often since it is in the list.
-    pub(crate) count: u64,
-    /// Time since the newest refusal.
-    pub(crate) before: Duration,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct RecentRefusals(Mutex<VecDeque<(RefusedCaller, Tick)>>);
-
 /// The tokens of a reload with a line of their own in the audit log.
 const RECORDED_TOKENS: usize = 100;
-/// Characters of a target that is remembered.
-const LONGEST_TARGET: usize = 512;
-const KEPT: usize = 32;
-/// An older refusal explains nothing that happens now.
-const RECENT: Duration = Duration::from_secs(600);
-
 impl Callers {
     /// Reads the files.
     ///
@@ -119,7 +81,6 @@ impl Callers {
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             over_quota: AtomicU64::new(0),
-            recent: RecentRefusals::default(),
             stale: Mutex::default(),
         })
     }
@@ -128,16 +89,6 @@ impl Callers {
     pub(super) fn reopen_audit_log(&self) {
         if let Some(audit) = &self.audit {
             audit.reopen();
-        }
-    }
-
-    pub(crate) fn refusals(&self) -> Refusals {
-        Refusals {
-            unauthenticated: self.unauthenticated.load(Relaxed),
-            denied: self.denied.load(Relaxed),
-            over_quota: self.over_quota.load(Relaxed),
-            audit_lines_lost: self.audit.as_ref().map_or(0, AuditLog::lost),
-            is_stale: lock(&self.stale).is_some(),
         }
     }
 
@@ -266,17 +217,12 @@ impl Callers {
     fn refuse(&self, denial: Denial, peer: &Peer, target: &str) -> Status {
         self.unauthenticated.fetch_add(1, Relaxed);
         let why = denial.to_string();
-        let address = peer.address.ip();
-        let action = RefusedCaller::AUTHENTICATE;
-        let caller = address.to_string();
-        self.recent
-            .add(caller, action, String::new(), &why, self.now());
         self.record(&AuditEvent {
             at: wall(),
             principal: "",
             credential: "",
-            from: Some(address),
-            action,
+            from: Some(peer.address.ip()),
+            action: "authenticate",
             target,
             allowed: false,
             why: &why,
@@ -288,26 +234,6 @@ impl Callers {
         }
     }
 
-    /// Counts a denial, and remembers it for findings.
-    pub(super) fn note_denial(
-        &self,
-        principal: &str,
-        action: &'static str,
-        target: &dyn std::fmt::Display,
-        why: &str,
-    ) {
-        self.denied.fetch_add(1, Relaxed);
-        // Findings go to other relays: a path may have 8 KiB.
-        let target = target.to_string().chars().take(LONGEST_TARGET).collect();
-        let principal = principal.to_owned();
-        self.recent.add(principal, action, target, why, self.now());
-    }
-
-    /// Returns the callers that were refused within the last ten minutes, newest first.
-    pub(crate) fn recently_refused(&self) -> Vec<RefusedCaller> {
-        self.recent.list(self.now())
-    }
-
     pub(crate) fn now(&self) -> Tick {
         self.clock.now()
     }
@@ -316,53 +242,6 @@ impl Callers {
         if let Some(audit) = &self.audit {
             audit.record(event, self.now());
         }
-    }
-}
-
-impl RefusedCaller {
-    /// The action of a caller whose credential was refused.
-    pub(crate) const AUTHENTICATE: &str = "authenticate";
-    /// The action of a caller that asked why a queue is not served.
-    pub(crate) const EXPLAIN: &str = "explain";
-}
-
-impl RecentRefusals {
-    pub(crate) fn add(
-        &self,
-        caller: String,
-        action: &'static str,
-        target: String,
-        why: &str,
-        now: Tick,
-    ) {
-        let mut list = lock(&self.0);
-        let known = list.iter().position(|(known, _)| {
-            (&known.caller, known.action, &known.target) == (&caller, action, &target)
-        });
-        let known = known.and_then(|at| list.remove(at));
-        if list.len() == KEPT {
-            list.pop_front();
-        }
-        let refused = RefusedCaller {
-            caller,
-            action,
-            target,
-            why: why.to_owned(),
-            count: known.map_or(0, |(known, _)| known.count) + 1,
-            before: Duration::ZERO,
-        };
-        list.push_back((refused, now));
-    }
-
-    /// Returns those of the last ten minutes, newest first.
-    pub(crate) fn list(&self, now: Tick) -> Vec<RefusedCaller> {
-        let list = lock(&self.0);
-        let recent = list.iter().rev().filter(|(_, at)| now.since(*at) < RECENT);
-        let aged = recent.map(|(refused, at)| RefusedCaller {
-            before: now.since(*at),
-            ..refused.clone()
-        });
-        aged.collect()
     }
 }
 
@@ -381,30 +260,5 @@ pub(crate) fn authorization(headers: &HeaderMap) -> std::result::Result<Option<&
     match (values.next(), values.next()) {
         (value, None) => Ok(value.map(http::HeaderValue::as_bytes)),
         _ => Err(Denial::SeveralHeaders),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repeated_refusal_is_one_entry_and_the_oldest_gives_way() {
-        let (refusals, start) = (RecentRefusals::default(), Tick::default());
-        let second = Duration::from_secs(1);
-        let denied = |queue: usize, at: Tick| {
-            let target = format!("acct/q{queue}");
-            refusals.add("billing".to_owned(), "notify", target, "no rule", at);
-        };
-        (0..KEPT).for_each(|queue| denied(queue, start));
-        denied(0, start + second);
-        denied(99, start + second * 2);
-        let listed = refusals.list(start + second * 3);
-        assert_eq!(listed.len(), KEPT);
-        let newest = |at: usize| (&*listed[at].target, listed[at].count, listed[at].before);
-        assert_eq!(newest(0), ("acct/q99", 1, second));
-        assert_eq!(newest(1), ("acct/q0", 2, second * 2));
-        assert!(listed.iter().all(|one| one.target != "acct/q1"));
-        assert!(refusals.list(start + RECENT + second * 2).is_empty());
     }
 }

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
+use http::Extensions;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, OwnedSemaphorePermit},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -20,19 +21,23 @@ use super::{all_connections::Connections, incidents::Incident, tls::Peer};
 use crate::{
     base::{backoff::about, clock::wall, task::TaskGroup},
     error::Result,
-    relay::auth::Share,
+    relay::{
+        auth::{Resource, Share},
+        runtime::Relay,
+        server::access::requester::Requester,
+    },
 };
 
-/// State that the parts of one connection share.
+/// State that the parts of one connection share. An extension of each request, for its service.
 #[derive(Debug)]
 pub(crate) struct Activity {
     pub(in super::super) peer: Arc<Peer>,
     began: Instant,
     pub(super) shared: Arc<Connections>,
     /// Cancelled when the connection takes no more streams: those without an age must end then.
-    pub(super) ending_soon: CancellationToken,
+    pub(in super::super) ending_soon: CancellationToken,
     /// The peer did not answer in time, and the connection has ended.
-    pub(super) is_lost: AtomicBool,
+    pub(in super::super) is_lost: AtomicBool,
     /// Counts the connection for the first principal that uses it.
     principal_share: OnceLock<Share>,
     /// Runs the connection and its streams.
@@ -48,6 +53,9 @@ pub(crate) struct Activity {
     /// It ends at once.
     pub(super) is_closed: AtomicBool,
 }
+
+/// A stream counts for the relay, and for its principal, until its answer has ended.
+pub(crate) type StreamShares = (OwnedSemaphorePermit, Option<Share>);
 
 /// Time for a new connection's first admitted request: a client connects because it has one. Requests
 /// that are refused, and probes of the health, do not count.
@@ -76,28 +84,40 @@ impl Activity {
         }
     }
 
-    pub(crate) fn age(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    /// Counts the connection for a principal, unless it counts already; `take` takes its share.
+    /// Counts the connection for a caller, which has the right to its request; it may wait for the next
+    /// one.
     ///
     /// # Errors
-    /// Of `take`.
-    pub(super) fn count_for(&self, take: impl FnOnce() -> Result<Option<Share>>) -> Result<()> {
-        if self.principal_share.get().is_none()
-            && let Some(share) = take()?
-        {
-            // Requests of one connection are handled one after another.
-            let _ = self.principal_share.set(share);
+    /// The caller has too many connections; this one ends.
+    pub(crate) fn admit(&self, requester: &Requester) -> Result<()> {
+        if self.principal_share.get().is_none() {
+            let share = requester.take(Resource::Connections, 1);
+            // A connection over the limit must not stay.
+            if let Some(share) = share.inspect_err(|_| self.end_soon())? {
+                // Requests of one connection are handled one after another.
+                let _ = self.principal_share.set(share);
+            }
         }
+        self.is_admitted.store(true, Relaxed);
         Ok(())
     }
 
-    /// Notes that a request was admitted, so that the connection may wait for the next one.
-    pub(super) fn note_admitted(&self) {
-        if !self.is_admitted.load(Relaxed) {
-            self.is_admitted.store(true, Relaxed);
+    /// Takes a stream of the relay, and of the caller.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) with the limit.
+    pub(crate) fn take_stream(&self, requester: &Requester) -> Result<StreamShares> {
+        let shares = self.shared.take_stream().and_then(|of_relay| {
+            let of_principal = requester.take(Resource::Streams, 1)?;
+            Ok((of_relay, of_principal))
+        });
+        shares.inspect_err(|_| self.note(Incident::StreamRefused))
+    }
+
+    /// Ends a connection of at least this age: it takes no more streams.
+    pub(crate) fn end_if_older(&self, age: Duration) {
+        if self.began.elapsed() >= age {
+            self.end_soon();
         }
     }
 
@@ -169,6 +189,16 @@ impl Activity {
     }
 }
 
+/// Checks that the relay takes a stream. Where it drains, the connection takes no more: behind a balancer
+/// the client's next one leads to another relay.
+pub(crate) fn check_accepts_streams(relay: &Relay, extensions: &Extensions) -> Result<()> {
+    relay.check_accepts_streams().inspect_err(|_| {
+        if let Some(activity) = extensions.get::<Arc<Activity>>() {
+            activity.end_soon();
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,14 +232,14 @@ mod tests {
         let poll = async {
             loop {
                 if ended[0].is_zero() && activity.is_going_away.load(Relaxed) {
-                    ended[0] = activity.age();
+                    ended[0] = activity.began.elapsed();
                 }
                 if activity.is_closed.load(Relaxed) {
                     break;
                 }
                 sleep(Duration::from_millis(5)).await;
             }
-            ended[1] = activity.age();
+            ended[1] = activity.began.elapsed();
         };
         tokio::join!(poll, Arc::clone(activity).end_in_time(), streams);
         ended
@@ -237,7 +267,7 @@ mod tests {
         assert!(alike(ended, [0, 2]), "{ended:?}");
         // One caller of the connection was over a limit, another one is not.
         let admitted = activity(&CancellationToken::new());
-        admitted.note_admitted();
+        admitted.is_admitted.store(true, Relaxed);
         admitted.end_soon();
         let ended = ends(&admitted, async {}).await;
         assert!(alike(ended, [0, 62]), "{ended:?}");
@@ -246,7 +276,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_old_connection_takes_no_more_streams_and_ends_later() {
         let activity = activity(&CancellationToken::new());
-        activity.note_admitted();
+        activity.is_admitted.store(true, Relaxed);
         let [graceful, closed] = ends(&activity, async {}).await;
         let age = Duration::from_secs(3600);
         assert!(graceful.abs_diff(age) <= age / 10 + Duration::from_secs(1));
@@ -257,7 +287,7 @@ mod tests {
     async fn a_drain_and_the_end_of_a_certificate_leave_5_seconds() {
         let draining = CancellationToken::new();
         let drained = activity(&draining);
-        drained.note_admitted();
+        drained.is_admitted.store(true, Relaxed);
         let drain = async {
             sleep(Duration::from_secs(20)).await;
             draining.cancel();
@@ -269,7 +299,7 @@ mod tests {
             ..PeerCertificate::default()
         };
         let certified = activity_of(certificate, &CancellationToken::new());
-        certified.note_admitted();
+        certified.is_admitted.store(true, Relaxed);
         let ended = ends(&certified, async {}).await;
         assert!(alike(ended, [30, 35]), "{ended:?}");
     }

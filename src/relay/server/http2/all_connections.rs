@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     accept::ServerConfig,
     incidents::Incidents,
-    limits::{ConnectionLimits, MemoryGuard, open_files, retry_later},
+    limits::{MemoryGuard, connection_limits, open_files, retry_later},
     tls::Tls,
 };
 use crate::{
     base::{eviction::EvictingPool, network::network, sync::lock},
     error::{Error, ErrorKind, Result},
+    relay::hub::LimitUse,
 };
 
 /// What all connections of a server share.
@@ -56,8 +57,8 @@ impl Connections {
         tls: Option<Arc<Tls>>,
     ) -> Self {
         let stated = config.limits.connections(config.listen);
-        let limits = ConnectionLimits::new(stated, open_files());
-        let max = limits.established.min(Semaphore::MAX_PERMITS);
+        let (established, handshakes) = connection_limits(stated, open_files());
+        let max = established.min(Semaphore::MAX_PERMITS);
         let max_streams = config.limits.max_streams.clamp(1, Semaphore::MAX_PERMITS);
         let streams_end = config
             .stream_max_age
@@ -71,7 +72,7 @@ impl Connections {
             grace: streams_end.saturating_add(LAST_ANSWERS),
             max,
             permits: Arc::new(Semaphore::new(max)),
-            handshakes: EvictingPool::new(limits.handshakes),
+            handshakes: EvictingPool::new(handshakes),
             max_streams,
             streams: Arc::new(Semaphore::new(max_streams)),
             unknown: Arc::new(Semaphore::new(UNKNOWN)),
@@ -114,6 +115,21 @@ impl Connections {
             );
             retry_later(Error::new(ErrorKind::Exhausted, message))
         })
+    }
+
+    /// Returns the use of the limits of streams and connections.
+    pub(crate) fn limits(&self) -> [LimitUse; 2] {
+        let of = |what, used: usize, limit: usize| LimitUse {
+            what,
+            used: used as u64,
+            limit: limit as u64,
+            is_full: used >= limit,
+        };
+        let (streams, max_streams) = self.streams();
+        [
+            of("streams", streams, max_streams),
+            of("connections", self.open(), self.max),
+        ]
     }
 
     /// Returns the number of open streams, and the maximum.

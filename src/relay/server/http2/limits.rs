@@ -51,15 +51,6 @@ pub struct ServerLimits {
     pub max_memory: Option<u64>,
 }
 
-/// Maximum connections at one time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ConnectionLimits {
-    /// Connections that have sent their preface.
-    pub(super) established: usize,
-    /// Connections that have not sent it yet.
-    pub(super) handshakes: usize,
-}
-
 /// File descriptors reserved for other uses: the store's files, the admin port, the log and the
 /// runtime.
 const RESERVE: usize = 128;
@@ -121,18 +112,13 @@ impl Default for ServerLimits {
     }
 }
 
-impl ConnectionLimits {
-    /// Limits the stated number of connections to the number that `open_files` allow. Each kind
-    /// gets at least one.
-    pub(crate) fn new(stated: usize, open_files: Option<usize>) -> Self {
-        let available = open_files.map_or(usize::MAX, |files| files.saturating_sub(RESERVE));
-        let handshakes = (available / 4).clamp(1, HANDSHAKES);
-        let established = available.saturating_sub(handshakes).max(1);
-        Self {
-            established: stated.clamp(1, established),
-            handshakes,
-        }
-    }
+/// Limits the stated number of connections to the number that `open_files` allow. Returns the most that
+/// have sent their preface, and the most that have not; each is at least one.
+pub(super) fn connection_limits(stated: usize, open_files: Option<usize>) -> (usize, usize) {
+    let available = open_files.map_or(usize::MAX, |files| files.saturating_sub(RESERVE));
+    let handshakes = (available / 4).clamp(1, HANDSHAKES);
+    let established = available.saturating_sub(handshakes).max(1);
+    (stated.clamp(1, established), handshakes)
 }
 
 impl From<Error> for Status {
@@ -286,11 +272,8 @@ mod tests {
             (100_000, Some(64), 1, 1),
             (0, None, 1, 256),
         ] {
-            let limits = ConnectionLimits::new(stated, files);
-            let expected = ConnectionLimits {
-                established,
-                handshakes,
-            };
+            let limits = connection_limits(stated, files);
+            let expected = (established, handshakes);
             assert_eq!(limits, expected, "{stated} of {files:?} files");
         }
     }

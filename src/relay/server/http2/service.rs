@@ -6,35 +6,29 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
 use super::{
-    activity::Activity,
+    activity::{Activity, StreamShares},
     body::{RequestBody, discard_body},
     incidents::Incident,
 };
 
 use crate::{
     base::task::{Work, spend},
-    relay::{
-        auth::{Resource, Share},
-        runtime::Relay,
-        server::access::{
-            Access, LastCaller,
-            calls::{Call, CallKind, Right},
-            requester::Requester,
-        },
+    relay::server::access::{
+        Access, LastCaller,
+        calls::{Call, CallKind, Right},
+        requester::Requester,
     },
 };
 
@@ -46,9 +40,6 @@ pub(crate) struct ConnectionService {
     access: Access,
     caller: LastCaller,
 }
-
-/// A stream counts for the relay, and for its principal, until its answer has ended.
-pub(crate) type StreamShares = (OwnedSemaphorePermit, Option<Share>);
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -84,65 +75,6 @@ pub(crate) enum Answer {
     Refused(Option<Response<Body>>),
 }
 
-/// The connection of a request, for its service. An extension of the request.
-#[derive(Debug, Clone)]
-pub(crate) struct Connection(pub(in super::super) Arc<Activity>);
-
-impl Connection {
-    /// Cancelled when the connection takes no more streams: those without an age end then.
-    pub(crate) fn ending(&self) -> &CancellationToken {
-        &self.0.ending_soon
-    }
-
-    /// Ends a connection of at least this age: it takes no more streams.
-    pub(crate) fn end_if_older(&self, age: Duration) {
-        if self.0.age() >= age {
-            self.0.end_soon();
-        }
-    }
-
-    /// Returns whether the peer did not answer in time.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.0.is_lost.load(Relaxed)
-    }
-
-    /// Counts the connection for a caller, which has the right to its request.
-    ///
-    /// # Errors
-    /// The caller has too many connections; this one ends.
-    pub(crate) fn admit(&self, requester: &Requester) -> crate::Result<()> {
-        let take = || requester.take(Resource::Connections, 1);
-        self.0
-            .count_for(take)
-            // A connection over the limit must not stay.
-            .inspect_err(|_| self.0.end_soon())?;
-        self.0.note_admitted();
-        Ok(())
-    }
-
-    /// Takes a stream of the relay, and of the caller.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) with the limit.
-    pub(crate) fn take_stream(&self, requester: &Requester) -> crate::Result<StreamShares> {
-        let shares = self.0.shared.take_stream().and_then(|of_relay| {
-            let of_principal = requester.take(Resource::Streams, 1)?;
-            Ok((of_relay, of_principal))
-        });
-        shares.inspect_err(|_| self.0.note(Incident::StreamRefused))
-    }
-}
-
-/// Checks that the relay takes a stream. Where it drains, the connection takes no more: behind a balancer
-/// the client's next one leads to another relay.
-pub(crate) fn check_accepts_streams(relay: &Relay, extensions: &Extensions) -> crate::Result<()> {
-    relay.check_accepts_streams().inspect_err(|_| {
-        if let Some(Connection(activity)) = extensions.get() {
-            activity.end_soon();
-        }
-    })
-}
-
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
 const STATUS: &str = "grpc-status";
@@ -162,27 +94,21 @@ impl ConnectionService {
     /// # Errors
     /// The answer to a caller that is not admitted, or that is at a limit.
     #[allow(clippy::result_large_err, reason = "a status is an answer")]
-    fn admit(
-        &self,
-        path: &str,
-        headers: &HeaderMap,
-        call: Call,
-        connection: &Connection,
-    ) -> Result<Admitted, Status> {
+    fn admit(&self, path: &str, headers: &HeaderMap, call: Call) -> Result<Admitted, Status> {
         let requester =
             self.access
                 .admit(path, call, headers, &self.activity.peer, &self.caller)?;
         let anyone = Requester::anyone();
         let caller = requester.as_ref().unwrap_or(&anyone);
         let unknown = if requester.is_some() || !self.access.is_controlled() {
-            connection.admit(caller)?;
+            self.activity.admit(caller)?;
             None
         } else {
             Some(self.activity.shared.take_unknown()?)
         };
         let takes_stream = call.kind != CallKind::Unary && call.right != Some(Right::Anyone);
         let stream = match takes_stream {
-            true => Some(connection.take_stream(caller)?),
+            true => Some(self.activity.take_stream(caller)?),
             false => None,
         };
         Ok(Admitted {
@@ -217,8 +143,7 @@ impl Service<Request<Incoming>> for ConnectionService {
         }
         let path = request.uri().path();
         let call = Call::of(path);
-        let connection = Connection(Arc::clone(&self.activity));
-        let admitted = self.admit(path, request.headers(), call, &connection);
+        let admitted = self.admit(path, request.headers(), call);
         let Admitted {
             requester,
             stream,
@@ -234,7 +159,8 @@ impl Service<Request<Incoming>> for ConnectionService {
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);
         }
-        request.extensions_mut().insert(connection);
+        // For the service.
+        request.extensions_mut().insert(Arc::clone(&self.activity));
         Answer::Routed {
             routes: self.routes.call(request),
             stream,

@@ -11,16 +11,16 @@ use crate::{
     error::Result,
     relay::{
         auth::{Action, Target},
-        link::{MISSING_AFTER, PeerStats},
+        link::MISSING_AFTER,
         runtime::Relay,
         server::{
             access::{Access, local_calls::ConsoleDoor, requester::Needs},
-            http2::service::check_accepts_streams,
-            lists::{Lists, stored::stored},
+            http2::activity::check_accepts_streams,
+            lists::Lists,
         },
     },
     types::QueueAddress,
-    wire::{checked_span, proto, span_to_wire},
+    wire::{checked_span, proto, span_from_wire},
 };
 
 #[derive(Debug)]
@@ -73,21 +73,6 @@ impl proto::admin_server::Admin for AdminService {
         Ok(Response::new(Box::pin(responses)))
     }
 
-    async fn get_history(
-        &self,
-        request: Request<proto::GetHistoryRequest>,
-    ) -> Result<Response<proto::GetHistoryResponse>, Status> {
-        Ok(Response::new(self.relay.history(request.get_ref().day)))
-    }
-
-    async fn get_store(
-        &self,
-        _: Request<proto::GetStoreRequest>,
-    ) -> Result<Response<proto::GetStoreResponse>, Status> {
-        let read = self.lists.in_time(stored(self.stats.store()));
-        Ok(Response::new(read.await?))
-    }
-
     async fn open_console(
         &self,
         request: Request<proto::OpenConsoleRequest>,
@@ -118,14 +103,7 @@ impl proto::admin_server::Admin for AdminService {
         let request = request.get_ref();
         let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
         requester.check_sees(&queue)?;
-        let explained = async {
-            let mut explained = self.stats.explain(&queue).await;
-            if !requester.sees_all() {
-                let is_told = |one: &proto::Finding| one.kind() != proto::FindingKind::Refused;
-                explained.findings.retain(is_told);
-            }
-            Ok(explained)
-        };
+        let explained = async { Ok(self.stats.explain(&queue).await) };
         Ok(Response::new(self.lists.in_time(explained).await?))
     }
 
@@ -145,46 +123,19 @@ impl proto::admin_server::Admin for AdminService {
 
 /// Returns the relays of the cluster by their heartbeats; no request is needed.
 fn relays(relay: &Relay) -> proto::ListRelaysResponse {
-    let own = relay.own_status();
-    let own = proto::RelayInfo {
-        relay_id: own.relay_id.to_string(),
-        epoch: relay.epoch().to_owned(),
-        version: own.version.to_string(),
-        state: proto::RelayState::Self_.into(),
-        streams: own.streams,
-        queues: own.queues,
-        degraded: own.degraded,
-        silent_for: None,
-        resyncs: 0,
-    };
     let peers = relay.cluster_stats().map(|(_, peers)| peers);
+    let peers = peers.unwrap_or_default().into_iter().map(|peer| peer.info);
     // One whose first heartbeat has not come is known by its frames only.
-    let is_heard_of = |peer: &&PeerStats| !peer.status.relay_id.is_empty();
-    let peers = peers.unwrap_or_default();
-    let mut peers: Vec<_> = peers.iter().filter(is_heard_of).map(peer_info).collect();
+    let mut peers: Vec<_> = peers.filter(|info| !info.relay_id.is_empty()).collect();
+    for info in &mut peers {
+        // A relay that is cut off takes no silence for an end (C7), but says what it does not hear.
+        let is_silent = span_from_wire(info.silent_for) >= MISSING_AFTER;
+        if is_silent && info.state() == proto::RelayState::Present {
+            info.set_state(proto::RelayState::Missing);
+        }
+    }
     peers.sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
     proto::ListRelaysResponse {
-        relays: std::iter::once(own).chain(peers).collect(),
-    }
-}
-
-fn peer_info(peer: &PeerStats) -> proto::RelayInfo {
-    // A relay that is cut off takes no silence for an end (C7), but says what it does not hear.
-    let missing = peer.missing || peer.silent_for >= MISSING_AFTER;
-    let state = match (peer.left, missing) {
-        (true, _) => proto::RelayState::Left,
-        (false, true) => proto::RelayState::Missing,
-        (false, false) => proto::RelayState::Present,
-    };
-    proto::RelayInfo {
-        relay_id: peer.status.relay_id.to_string(),
-        epoch: peer.life.to_string(),
-        version: peer.status.version.to_string(),
-        state: state.into(),
-        streams: peer.status.streams,
-        queues: peer.status.queues,
-        degraded: peer.status.degraded,
-        silent_for: Some(span_to_wire(peer.silent_for)),
-        resyncs: peer.resyncs,
+        relays: std::iter::once(relay.own_info()).chain(peers).collect(),
     }
 }

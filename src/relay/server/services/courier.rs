@@ -16,7 +16,7 @@ use crate::{
                 Access,
                 requester::{Needs, StreamGuard},
             },
-            http2::service::Connection,
+            http2::activity::Activity,
         },
     },
     wire::proto::{self, HandOverRequest, HandOverResponse},
@@ -52,13 +52,13 @@ impl proto::courier_server::Courier for CourierService {
         request: Request<Streaming<HandOverRequest>>,
     ) -> Result<Response<Self::HandOverStream>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let end = request.extensions().get::<Connection>().cloned();
+        let end = request.extensions().get::<Arc<Activity>>().cloned();
         let answers = Answers {
             requests: request.into_inner(),
             account: self.host.manager().config().account.clone(),
             receiving: self.host.receiving(),
             draining: self.draining.clone(),
-            ending: end.map_or_else(|| self.draining.clone(), |end| end.ending().clone()),
+            ending: end.map_or_else(|| self.draining.clone(), |end| end.ending_soon.clone()),
             guard: requester.guard(|| Needs::Some(Action::HandOver)),
         };
         let stream = stream::try_unfold(answers, |mut answers| async move {

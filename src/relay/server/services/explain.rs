@@ -10,17 +10,14 @@ use super::{
 use crate::{
     base::clock::Tick,
     relay::{
-        hub::{Decision, DecisionKind, LimitUse, QueueListener},
+        hub::{Decision, DecisionKind, QueueListener},
         runtime::SilentRelays,
-        server::{
-            access::callers::RefusedCaller,
-            lists::{
-                ask,
-                pages::{Entry as _, count, queue as queue_entry},
-            },
+        server::lists::{
+            ask,
+            pages::{Entry as _, count, queue as queue_entry},
         },
     },
-    types::{QueueAddress, Selector},
+    types::QueueAddress,
     wire::{
         link::{QueueFacts, peer_reply::Answer, peer_request::Call},
         proto, reason_to_wire, span_from_wire, span_to_wire,
@@ -31,8 +28,6 @@ use crate::{
 const NAMES: usize = 200;
 /// Findings in the facts of one relay: 16 KiB of the longest.
 const FINDINGS: usize = 24;
-/// Refused callers in them.
-const REFUSED: usize = 3;
 /// Decisions of all relays in an answer.
 const DECISIONS: usize = 32;
 /// Lost listeners that are looked at: all that a relay remembers.
@@ -44,7 +39,6 @@ impl StatsSource {
     pub(super) async fn findings(&self, unreadable_store: Option<String>) -> Vec<proto::Finding> {
         let facts = RelayFacts {
             store: unreadable_store,
-            refused: self.access.recently_refused(),
             ..self.relay_facts()
         };
         let survey = self.relay.survey().await;
@@ -93,13 +87,6 @@ impl StatsSource {
         lost.retain(|one| one.selectors.iter().any(|selector| selector.matches(queue)));
         let mut found = findings::of_listeners(queue, relay.relay_id(), &listeners, &lost);
         found.extend(findings::of_state(&self.relay_facts()));
-        let refused = self.access.recently_refused().into_iter();
-        let refused = refused.filter(|one| concerns(one, queue, listeners.is_empty()));
-        found.extend(
-            refused
-                .take(REFUSED)
-                .map(|one| findings::refused(relay.relay_id(), &one)),
-        );
         found.truncate(FINDINGS);
         let number =
             |is: fn(&QueueListener) -> bool| count(listeners.iter().filter(|one| is(one)).count());
@@ -129,15 +116,7 @@ impl StatsSource {
         let mut limits = relay.hub().limits(relay.now()).to_vec();
         let mut short_of_memory = None;
         if let Some(connections) = self.connections.get() {
-            let (streams, most_streams) = connections.streams();
-            let of = |what, used: usize, limit: usize| LimitUse {
-                what,
-                used: used as u64,
-                limit: limit as u64,
-                is_full: used >= limit,
-            };
-            limits.push(of("streams", streams, most_streams));
-            limits.push(of("connections", connections.open(), connections.max()));
+            limits.extend(connections.limits());
             let memory = &connections.memory;
             short_of_memory = memory.limit().filter(|_| memory.is_short());
         }
@@ -170,19 +149,6 @@ impl QueueFacts {
         self.listener_ids.extend(other.listener_ids);
         self.findings.extend(other.findings);
         self.decisions.extend(other.decisions);
-    }
-}
-
-/// Returns whether a refusal may be why a queue is not served.
-fn concerns(refused: &RefusedCaller, queue: &QueueAddress, is_unserved: bool) -> bool {
-    match refused.action {
-        RefusedCaller::EXPLAIN => false,
-        // It may be the missing listener.
-        RefusedCaller::AUTHENTICATE => is_unserved,
-        _ => {
-            let target = refused.target.parse::<Selector>();
-            target.is_ok_and(|target| target.matches(queue))
-        }
     }
 }
 

@@ -10,7 +10,6 @@ use crate::{
     relay::{
         hub::{LimitUse, ListenerStats, QueueListener, SurveyedListener},
         runtime::RelaySurvey,
-        server::access::callers::RefusedCaller,
     },
     types::{ListenerId, QueueAddress},
     wire::{
@@ -33,20 +32,18 @@ pub(crate) struct RelayFacts {
     pub(super) is_cut_off: bool,
     /// Why the store of the flags cannot be read.
     pub(crate) store: Option<String>,
-    /// Newest first.
-    pub(crate) refused: Vec<RefusedCaller>,
 }
 
 /// Findings of one answer.
 pub(crate) const MOST: usize = 32;
-/// Findings of one kind about single queues, listeners or callers.
+/// Findings of one kind about single queues or listeners.
 const EACH: usize = 8;
 /// A limit is worth a finding from here on, in per cent.
 const NEARLY: u64 = 90;
 /// A listener that handles one message of the queue for this long explains why others wait.
 const BUSY_FROM: Duration = Duration::from_secs(10);
 /// The kinds, the worst first.
-const ORDER: [FindingKind; 12] = [
+const ORDER: [FindingKind; 11] = [
     FindingKind::NoListener,
     FindingKind::Silent,
     FindingKind::Gone,
@@ -55,7 +52,6 @@ const ORDER: [FindingKind; 12] = [
     FindingKind::Full,
     FindingKind::CutOff,
     FindingKind::Draining,
-    FindingKind::Refused,
     FindingKind::RelayMissing,
     FindingKind::Store,
     // Before a hint that only costs reads.
@@ -134,8 +130,6 @@ pub(crate) fn of_relay(
     if survey.polling > 0 {
         findings.push(polling(survey.polling as u64, survey.listeners as u64).at(relay));
     }
-    let callers = facts.refused.iter().take(EACH);
-    findings.extend(callers.map(|one| refused(relay, one)));
     worst_first(findings)
 }
 
@@ -219,31 +213,6 @@ pub(super) fn of_listeners(
         finding.queue = queue.to_string();
     }
     findings
-}
-
-/// Returns the finding of a caller that was refused.
-pub(super) fn refused(relay_id: &str, refused: &RefusedCaller) -> Finding {
-    let RefusedCaller {
-        caller,
-        action,
-        target,
-        why,
-        ..
-    } = refused;
-    let last = ago(refused.before);
-    let when = match refused.count {
-        1 => last,
-        count => format!("{count} times, last {last}"),
-    };
-    let text = match *action {
-        RefusedCaller::AUTHENTICATE => {
-            format!("the credential of a caller from {caller} was refused {when}: {why}")
-        }
-        _ => format!(
-            "`{caller}` was denied `{action}` of {target} {when}: {why}; change the rules of --auth"
-        ),
-    };
-    finding(FindingKind::Refused, text).at(relay_id)
 }
 
 /// Returns the findings of all relays, worst first. What several state in the same words stands once.

@@ -25,7 +25,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{limits::retry_later, service::check_accepts_streams},
+            http2::{activity::check_accepts_streams, limits::retry_later},
             lists::Lists,
         },
     },

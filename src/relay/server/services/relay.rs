@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
@@ -27,8 +28,8 @@ use crate::{
                 requester::{Needs, Requester, StreamGuard},
             },
             http2::{
+                activity::{Activity, check_accepts_streams},
                 limits::retry_later,
-                service::{Connection, check_accepts_streams},
             },
         },
     },
@@ -58,7 +59,7 @@ pub(crate) struct SubscribeResponses {
     /// `None` once the stream was ended by its guard.
     messages: Option<MessageStream<EncodedWake>>,
     guard: Option<Box<StreamGuard>>,
-    connection: Option<Connection>,
+    connection: Option<Arc<Activity>>,
     /// They count for the principal.
     _selectors: Option<Share>,
 }
@@ -82,7 +83,7 @@ pub(crate) struct NotifyResponses {
     failure: Option<Status>,
     /// The relay drains, or the connection is at its maximum age.
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
-    connection: Option<Connection>,
+    connection: Option<Arc<Activity>>,
 }
 
 /// A guard is polled after this many requests without a pause: it is a timer, which costs a
@@ -112,10 +113,10 @@ impl proto::relay_server::Relay for RelayService {
         request: Request<Streaming<NotifyRequest>>,
     ) -> Result<Response<NotifyResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let connection = request.extensions().get::<Connection>().cloned();
+        let connection = request.extensions().get::<Arc<Activity>>().cloned();
         let end = connection
             .as_ref()
-            .map_or(&self.draining, Connection::ending);
+            .map_or(&self.draining, |connection| &connection.ending_soon);
         let confirmations = self.relay.confirmations();
         let epoch = self.relay.epoch().into();
         let unconfirmed =
@@ -142,7 +143,7 @@ impl proto::relay_server::Relay for RelayService {
     ) -> Result<Response<SubscribeResponses>, Status> {
         let requester = self.access.requester(request.extensions())?;
         check_accepts_streams(&self.relay, request.extensions())?;
-        let connection = request.extensions().get::<Connection>().cloned();
+        let connection = request.extensions().get::<Arc<Activity>>().cloned();
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
         spend_and_yield(Work::Names(request.selectors.len())).await;
@@ -243,7 +244,10 @@ impl Stream for SubscribeResponses {
 impl Drop for SubscribeResponses {
     fn drop(&mut self) {
         if let Some(messages) = &self.messages
-            && self.connection.as_ref().is_some_and(Connection::is_lost)
+            && self
+                .connection
+                .as_ref()
+                .is_some_and(|connection| connection.is_lost.load(Relaxed))
         {
             messages.note_lost();
         }
@@ -421,8 +425,8 @@ fn check_allowed(
 
 /// A publisher behind a balancer connects again, and may reach a relay that is not cut off. Where all
 /// are cut off none is better, so it does so once in [`LEAVES_AFTER`] only.
-fn leave_if_cut_off(relay: &Relay, connection: Option<&Connection>) {
-    let is_cut_off = relay.cluster_state().is_some_and(|state| state.isolated);
+fn leave_if_cut_off(relay: &Relay, connection: Option<&Arc<Activity>>) {
+    let is_cut_off = relay.cluster_state().is_some_and(|state| state.degraded);
     if let Some(connection) = connection.filter(|_| is_cut_off) {
         connection.end_if_older(LEAVES_AFTER);
     }

@@ -6,7 +6,7 @@
 mod demand;
 mod object;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_core::{future::BoxFuture, stream::BoxStream};
 use tokio::{sync::watch, time::Instant};
@@ -17,21 +17,21 @@ use self::{
     object::ScaledObject,
 };
 use crate::{
-    base::{backoff::about, clock::Tick, fnv::fnv1a},
+    base::{backoff::about, clock::Tick},
     error::Result,
     relay::{
         auth::{Action, Target},
-        runtime::{Causes, MissedCauses, Relay, ScaledQueue, SilentRelays},
+        runtime::{Causes, Relay, ScaledQueue, SilentRelays},
         server::{
             access::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::service::{Connection, StreamShares, check_accepts_streams},
+            http2::activity::{Activity, StreamShares, check_accepts_streams},
             lists::ranked::named_queues,
         },
     },
-    types::{QueueAddress, Selector},
+    types::Selector,
     wire::{
         proto,
         scaler::{
@@ -63,9 +63,6 @@ struct ActiveStream {
     ends_at: Instant,
 }
 
-/// After a start, or missed causes of other relays, all queues are in doubt. The workloads that are
-/// started for that are spread over this span.
-const DOUBTS_SPREAD: Duration = Duration::from_secs(60);
 /// A stream looks no more often than this: a queue may have a cause each microsecond.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// A stream of a cluster looks as often as this, because causes may have been missed.
@@ -73,8 +70,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Returns what the queues of an object need. In a cluster the other relays are asked.
 async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
-    let now = relay.now();
-    let missed = relay.missed_causes();
+    let (now, missed) = (relay.now(), relay.missed_causes());
     let known = object.queues.iter().map(|queue| {
         let known = relay.scaled_queue(queue)?;
         // Before the figures are read.
@@ -90,68 +86,49 @@ async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
         .zip(known)
         .map(|(queue, (known, causes))| {
             let found = found.get(&queue.to_string());
-            let is_empty = learn_emptiness(found, &known, causes, missed, now);
             QueueFacts {
                 is_served: match &object.group {
                     Some(group) => relay.hub().group_members(queue, group) > 0,
                     None => found.is_some_and(|found| found.listeners > 0),
                 },
-                ..facts(queue, found, is_empty, causes, missed)
+                ..facts(found, &known, causes, missed, now)
             }
         });
     let facts: Vec<_> = facts.collect();
-    Ok(Demand::of(object, &facts, relay.now()))
+    Ok(Demand::of(object, &facts))
 }
 
-/// Remembers what the figures of a queue say about its emptiness. Returns whether it was certainly empty
-/// after its newest cause.
-fn learn_emptiness(
+/// Returns what the figures of a queue say, and remembers whether it was certainly empty after its newest
+/// cause. A relay without listeners of the queue has counted all of its messages since then.
+fn facts(
     found: Option<&proto::Queue>,
     known: &ScaledQueue,
     causes: Causes,
-    missed: MissedCauses,
+    missed: Tick,
     now: Tick,
-) -> bool {
-    let span = |age: Option<prost_types::Duration>| age.map(|age| span_from_wire(Some(age)));
-    if let Some(queue) = found
-        && !queue.in_doubt
-    {
-        let is_filled = queue.backlog > 0 || queue.busy > 0;
-        let read = span(queue.depth_age).filter(|_| !is_filled);
+) -> QueueFacts {
+    let at = |age: Option<prost_types::Duration>| age.map(|age| now - span_from_wire(Some(age)));
+    let reported = found.filter(|queue| !queue.in_doubt);
+    let read_at = reported.and_then(|queue| at(queue.depth_age));
+    if reported.is_some_and(|queue| queue.backlog > 0 || queue.busy > 0) {
+        known.set_filled();
+    } else if let Some(read_at) = read_at {
         // Causes before the first question are in the figures only.
-        let read = read.filter(|age| span(queue.idle_for).is_none_or(|caused| *age <= caused));
-        let read_at = read.map(|age| now - age);
-        if let Some(at) = read_at.filter(|at| *at >= causes.newest && *at >= missed.any) {
-            known.set_empty(causes, at);
-        }
-        if is_filled {
-            known.set_filled();
+        let caused_at = found.and_then(|queue| at(queue.idle_for));
+        if read_at >= caused_at.unwrap_or_default().max(causes.newest).max(missed) {
+            known.set_empty(causes, read_at);
         }
     }
-    known.is_empty(missed)
-}
-
-fn facts(
-    queue: &QueueAddress,
-    found: Option<&proto::Queue>,
-    is_empty: bool,
-    causes: Causes,
-    missed: MissedCauses,
-) -> QueueFacts {
-    if is_empty {
-        // A relay without listeners of the queue has counted all of its messages.
+    if known.is_empty(missed) {
         return QueueFacts::default();
     }
-    let found = found.cloned().unwrap_or_default();
-    // A name has the same delay at each look.
-    let delay = fnv1a(queue.to_string().bytes()) % 1_000;
-    let delay = DOUBTS_SPREAD / 1_000 * u32::try_from(delay).unwrap_or_default();
+    let (backlog, busy) = found.map_or((0, 0), |queue| (queue.backlog, queue.busy));
     QueueFacts {
-        backlog: found.backlog,
-        busy: found.busy,
+        backlog,
+        busy,
         is_served: false,
-        is_caused: causes.count > 0 && causes.newest >= missed.any,
-        doubtful_from: missed.some.max(missed.any) + delay,
+        // A cause without messages: a timer of a message that becomes visible again.
+        is_unbounded: backlog == 0 || reported.is_none() || read_at.is_some_and(|at| at < missed),
     }
 }
 
@@ -250,7 +227,7 @@ impl ExternalScaler for ScalerService {
     }
 }
 
-fn connection<T>(request: &Request<T>) -> Result<&Connection, Status> {
+fn connection<T>(request: &Request<T>) -> Result<&Arc<Activity>, Status> {
     let connection = request.extensions().get();
     connection.ok_or_else(|| Status::internal("the request has no connection"))
 }

@@ -3,36 +3,28 @@
 //! A relay without watchers computes nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     sync::{Arc, OnceLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures_core::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 use tonic::Status;
 
-use super::{findings::of_all, store_probe::StoreProbe};
+use super::findings::of_all;
 use crate::{
     base::{
-        clock::wall,
-        histogram::HistogramSnapshot,
+        clock::{Tick, wall},
         task::{Work, spend},
         text::opaque_debug,
     },
     coordination::flag::Flags,
-    error::Result,
+    error::{Error, ErrorKind, Result},
     relay::{
-        hub::{ActiveQueue, ActivityWatch},
-        runtime::{Relay, RelayFigures, SilentRelays},
-        server::{
-            access::{Access, requester::StreamGuard},
-            http2::all_connections::Connections,
-            lists::{ask, ranked::named_queues},
-        },
+        runtime::{Relay, SilentRelays},
+        server::{access::requester::StreamGuard, http2::all_connections::Connections, lists::ask},
     },
-    store::BlobStore,
-    types::QueueAddress,
+    store::{BlobName, BlobStore},
     wire::{
         checked_span,
         link::{StatsRequest, peer_reply::Answer, peer_request::Call},
@@ -45,21 +37,11 @@ use crate::{
 pub(crate) struct StatsSource {
     pub(super) relay: Relay,
     flags: Flags,
-    pub(super) access: Access,
     /// The services exist before the connections.
     pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
-    store: Arc<StoreProbe>,
-}
-
-/// The figures of all relays at one moment.
-struct Snapshot {
-    at: SystemTime,
-    relays: Vec<proto::RelayStats>,
-    unanswered: Vec<String>,
-    /// The table of active queues, by their entries' numbers.
-    active: BTreeMap<u64, ActiveQueue>,
-    /// In a cluster: what all relays know of the busiest queues.
-    merged: BTreeMap<String, proto::Queue>,
+    store: Arc<dyn BlobStore>,
+    /// When the store is read next, and why the newest read has failed.
+    store_state: Arc<Mutex<(Tick, Option<String>)>>,
 }
 
 /// The stream of one watcher.
@@ -67,8 +49,7 @@ pub(crate) struct StatsWatch {
     source: StatsSource,
     interval: Duration,
     guard: Option<Box<StreamGuard>>,
-    _activity: ActivityWatch,
-    previous: Option<Snapshot>,
+    is_first: bool,
     draining: BoxFuture<'static, ()>,
     ends_at: Instant,
 }
@@ -77,8 +58,23 @@ pub(crate) struct StatsWatch {
 const INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Queues of a response.
-const BUSIEST: usize = 50;
+
+/// Time limit of a read of the store, for figures for which other relays wait a second.
+const STORE_WITHIN: Duration = Duration::from_millis(500);
+/// Each read is a request to the store.
+const STORE_READ_EVERY: Duration = Duration::from_secs(10);
+
+/// Returns why the store of the flags cannot be read; `None` if it can.
+pub(crate) async fn unreadable_store(store: &dyn BlobStore, within: Duration) -> Option<String> {
+    let read = async { store.get(&BlobName::new("flags/ready")?).await };
+    let slow = |_| {
+        let message = format!("store {store} does not answer");
+        Err(Error::new(ErrorKind::Timeout, message))
+    };
+    let read = tokio::time::timeout(within, read).await;
+    let failed = read.unwrap_or_else(slow).err();
+    failed.map(|error| error.to_string())
+}
 
 /// Reads the interval of a request, within its limits.
 ///
@@ -90,18 +86,13 @@ pub(super) fn checked_interval(request: &proto::WatchStatsRequest) -> Result<Dur
 }
 
 impl StatsSource {
-    pub(crate) fn new(
-        relay: Relay,
-        flags: Flags,
-        access: Access,
-        store: Arc<dyn BlobStore>,
-    ) -> Self {
+    pub(crate) fn new(relay: Relay, flags: Flags, store: Arc<dyn BlobStore>) -> Self {
         Self {
             relay,
             flags,
-            access,
             connections: Arc::default(),
-            store: Arc::new(StoreProbe::new(store)),
+            store,
+            store_state: Arc::default(),
         }
     }
 
@@ -111,20 +102,28 @@ impl StatsSource {
         _ = self.connections.set(connections);
     }
 
-    pub(crate) fn store(&self) -> &dyn BlobStore {
-        self.store.store()
+    /// Returns why the store cannot be read, by a read of the last ten seconds.
+    async fn unreadable_store(&self) -> Option<String> {
+        let mut state = self.store_state.lock().await;
+        let now = self.relay.now();
+        if now >= state.0 {
+            *state = (
+                now + STORE_READ_EVERY,
+                unreadable_store(&*self.store, STORE_WITHIN).await,
+            );
+        }
+        state.1.clone()
     }
 
     /// Returns the figures of this relay.
     pub(crate) async fn own(&self) -> proto::RelayStats {
-        let unreadable = self.store.failure(self.relay.now()).await;
-        let findings = self.findings(unreadable).await;
+        let findings = self.findings(self.unreadable_store().await).await;
         let (relay, figures) = (&self.relay, self.relay.figures());
         let connections = self.connections.get().map_or(0, |all| all.open());
         let levels = proto::Levels {
             connections: connections as u64,
             flag_watchers: self.flags.watchers(),
-            ..levels(&figures)
+            ..figures.levels
         };
         let config = relay.config();
         proto::RelayStats {
@@ -133,8 +132,8 @@ impl StatsSource {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime: Some(span_to_wire(figures.uptime)),
             draining: relay.is_draining(),
-            degraded: relay.own_status().degraded,
-            totals: Some(totals(&figures)),
+            degraded: relay.cluster_state().is_some_and(|state| state.degraded),
+            totals: Some(figures.totals),
             levels: Some(levels),
             savings: Some(proto::Savings {
                 polls_avoided: figures.polls_avoided,
@@ -157,93 +156,33 @@ impl StatsSource {
             source: self.clone(),
             interval,
             guard,
-            _activity: self.relay.hub().watch_activity(self.relay.now()),
-            previous: None,
+            is_first: true,
             draining: Box::pin(async move { relay.drain_began().await }),
             ends_at: Instant::now() + max_age,
         }
     }
 
-    async fn compute(&self, previous: Option<&Snapshot>) -> Snapshot {
-        let active = self.relay.hub().active_queues();
-        spend(Work::Names(active.len()));
-        let mut snapshot = Snapshot {
-            at: wall(),
-            relays: vec![self.own().await],
-            unanswered: Vec::new(),
-            active: active.into_iter().map(|one| (one.number, one)).collect(),
-            merged: BTreeMap::new(),
-        };
-        if self.relay.cluster_state().is_none() {
-            return snapshot;
-        }
-        let mut silent = SilentRelays::default();
+    /// Returns the figures of all relays.
+    async fn response(&self) -> proto::WatchStatsResponse {
+        let at = wall();
+        let (mut relays, mut silent) = (vec![self.own().await], SilentRelays::default());
         let call = Call::Stats(StatsRequest {});
         let others = ask(&self.relay, call, &mut silent, |answer| match answer {
             Answer::Stats(stats) => Some(stats),
             _ => None,
-        })
-        .await;
-        snapshot
-            .relays
-            .extend(others.into_iter().map(|(_, stats)| stats));
-        snapshot.relays[1..].sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
-        let busiest = snapshot.busiest_since(previous);
-        let names: BTreeSet<QueueAddress> =
-            busiest.iter().map(|(one, _)| one.address.clone()).collect();
-        snapshot.merged = named_queues(&self.relay, names, &mut silent).await;
-        snapshot.unanswered = silent.ids.into_iter().collect();
-        snapshot
-    }
-}
-
-impl Snapshot {
-    /// Returns the queues with the most notifications since an earlier moment, each with its
-    /// notifications and messages.
-    fn busiest_since(&self, previous: Option<&Self>) -> Vec<(&ActiveQueue, (u64, u64))> {
-        let saturate = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-        let since = |one: &ActiveQueue| {
-            let known = previous.and_then(|previous| previous.active.get(&one.number));
-            let before = known.map_or(one.since, |known| known.totals);
-            (
-                saturate(one.totals.0.saturating_sub(before.0)),
-                saturate(one.totals.1.saturating_sub(before.1)),
-            )
-        };
-        let all = self.active.values().map(|one| (one, since(one)));
-        let mut all: Vec<_> = all.filter(|(_, (count, _))| *count > 0).collect();
-        all.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
-        all.truncate(BUSIEST);
-        all
-    }
-
-    fn response(&self, previous: Option<&Self>) -> proto::WatchStatsResponse {
-        // Without an earlier response there is no span of which to state notifications.
-        let busiest = previous.map(|_| self.busiest_since(previous));
-        let busy = |(one, (notifications, messages)): (&ActiveQueue, (u64, u64))| {
-            let mut queue = proto::BusyQueue {
-                storage_account: one.address.storage_account().to_owned(),
-                queue_name: one.address.queue_name().to_owned(),
-                notifications,
-                messages,
-                backlog: one.backlog,
-                listeners: u32::try_from(one.listeners).unwrap_or(u32::MAX),
-            };
-            if let Some(merged) = self.merged.get(&one.address.to_string()) {
-                (queue.backlog, queue.listeners) = (merged.backlog, merged.listeners);
-            }
-            queue
-        };
-        let sum = Sum::of(&self.relays);
+        });
+        relays.extend(others.await.into_iter().map(|(_, stats)| stats));
+        relays[1..].sort_by(|one, two| one.relay_id.cmp(&two.relay_id));
+        let unanswered_relays: Vec<_> = silent.ids.into_iter().collect();
+        let sum = Sum::of(&relays);
         proto::WatchStatsResponse {
-            at: Some(self.at.into()),
-            relays: self.relays.clone(),
-            unanswered_relays: self.unanswered.clone(),
+            at: Some(at.into()),
             totals: Some(sum.totals),
             levels: Some(sum.levels),
             savings: Some(sum.savings),
-            busiest: busiest.into_iter().flatten().map(busy).collect(),
-            findings: of_all(&self.relays, &self.unanswered),
+            findings: of_all(&relays, &unanswered_relays),
+            relays,
+            unanswered_relays,
         }
     }
 }
@@ -254,15 +193,9 @@ impl StatsWatch {
         watch: Option<Self>,
     ) -> Option<(Result<proto::WatchStatsResponse, Status>, Option<Self>)> {
         let mut watch = watch?;
-        let is_last = match watch.previous {
-            None => false,
-            Some(_) => watch.turn().await?,
-        };
-        let previous = watch.previous.as_ref();
-        let snapshot = watch.source.compute(previous).await;
+        let is_last = !std::mem::take(&mut watch.is_first) && watch.turn().await?;
+        let response = watch.source.response().await;
         spend(Work::Message(0));
-        let response = snapshot.response(previous);
-        watch.previous = Some(snapshot);
         Some((Ok(response), (!is_last).then_some(watch)))
     }
 
@@ -367,47 +300,5 @@ fn add_buckets(sum: &mut Option<proto::LatencyBuckets>, other: Option<&proto::La
     if sum.bounds_us == other.bounds_us && sum.counts.len() == other.counts.len() {
         let counts = sum.counts.iter_mut().zip(&other.counts);
         counts.for_each(|(sum, other)| *sum += other);
-    }
-}
-
-fn totals(figures: &RelayFigures) -> proto::Totals {
-    let hub = &figures.hub;
-    proto::Totals {
-        notifications: hub.notified,
-        messages: hub.messages,
-        wakes: figures.wakes,
-        wake_entries: figures.wake_entries,
-        timed: hub.timed,
-        heartbeats: figures.heartbeats,
-        catch_ups: hub.load.catch_ups,
-        sentinels: hub.load.sentinels,
-        reassigned: hub.load.reassigned,
-        refused: figures.refused,
-        wake_latency: Some(buckets(&figures.wake_latency)),
-        handler_latency: Some(buckets(&figures.handler_latency)),
-    }
-}
-
-/// Converts the levels but for connections and flag watchers.
-fn levels(figures: &RelayFigures) -> proto::Levels {
-    let hub = &figures.hub;
-    proto::Levels {
-        queues: hub.queues,
-        subscriptions: hub.subscriptions,
-        asleep: figures.asleep(),
-        awake: hub.load.awake,
-        polling: hub.load.polling,
-        active_dequeue_tasks: hub.load.tasks,
-        timers: hub.timers,
-        unassigned: hub.unassigned,
-        ..proto::Levels::default()
-    }
-}
-
-fn buckets(buckets: &HistogramSnapshot) -> proto::LatencyBuckets {
-    let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
-    proto::LatencyBuckets {
-        bounds_us: buckets.bounds.iter().map(micros).collect(),
-        counts: buckets.counts.clone(),
     }
 }

@@ -117,7 +117,7 @@ impl World {
             return;
         };
         let peers: Vec<_> = run.node.link().peers(now).collect();
-        let present = peers.iter().filter(|peer| !peer.left && !peer.missing);
+        let present = peers.iter().filter(|peer| peer.is_present());
         let lives: Vec<_> = match ask.life {
             Some(life) => vec![life],
             None => present.map(|peer| peer.life).collect(),

@@ -392,7 +392,6 @@ fn a_relay_states_its_limits_its_end_and_its_cluster() {
         draining: Some(Duration::from_millis(12_900)),
         is_cut_off: true,
         store: Some("disk full".to_owned()),
-        refused: Vec::new(),
     };
     let expected = [
         "relay relay-1: 10 of 10 streams are in use (100 %); raise the limit, or start another relay",
@@ -411,30 +410,6 @@ fn a_relay_states_its_limits_its_end_and_its_cluster() {
     assert_eq!(shown, expected);
     assert!(found.iter().all(|one| one.relay_id == "relay-1"));
     assert!(of_state(&RelayFacts::default()).is_empty());
-}
-
-fn caller(name: &str, action: &'static str, target: &str, count: u64) -> RefusedCaller {
-    RefusedCaller {
-        caller: name.to_owned(),
-        action,
-        target: target.to_owned(),
-        why: "a reason".to_owned(),
-        count,
-        before: seconds(12),
-    }
-}
-
-#[test]
-fn a_refused_caller_is_named_with_the_reason() {
-    let denied = caller("billing", "notify", "acct/orders", 4);
-    let unknown = caller("10.0.0.7", RefusedCaller::AUTHENTICATE, "", 1);
-    let shown = [&denied, &unknown].map(|one| refused("relay-1", one).text);
-    let expected = [
-        "`billing` was denied `notify` of acct/orders 4 times, last 12s ago: a reason; change the \
-         rules of --auth",
-        "the credential of a caller from 10.0.0.7 was refused 12s ago: a reason",
-    ];
-    assert_eq!(shown, expected);
 }
 
 #[test]
@@ -460,7 +435,6 @@ fn the_findings_of_a_relay_are_sorted_and_bounded() {
     let facts = RelayFacts {
         relay_id: "relay-1".to_owned(),
         store: Some("disk full".to_owned()),
-        refused: vec![caller("billing", "notify", "acct/orders", 1)],
         ..RelayFacts::default()
     };
     let queues: Vec<_> = (0..20)
@@ -472,9 +446,9 @@ fn the_findings_of_a_relay_are_sorted_and_bounded() {
     };
     let found = of_relay(&facts, &survey, &[lost("gone-1", 4)]);
     let kinds: Vec<_> = found.iter().map(Finding::kind).collect();
-    use FindingKind::{Busy, Gone, NoListener, Polling, Refused, Silent, Store};
+    use FindingKind::{Busy, Gone, NoListener, Polling, Silent, Store};
     let mut expected = vec![NoListener; EACH];
-    expected.extend([Silent, Gone, Busy, Refused, Store, Polling]);
+    expected.extend([Silent, Gone, Busy, Store, Polling]);
     assert_eq!(kinds, expected);
     assert_eq!(
         (found[0].urgent, found[0].text.as_str()),
@@ -485,7 +459,7 @@ fn the_findings_of_a_relay_are_sorted_and_bounded() {
         )
     );
     assert_eq!(
-        found[13].text,
+        found[12].text,
         "2 of 9 listeners poll without wake-ups; they sleep when their dequeue tasks have ended"
     );
     let nothing = of_relay(&RelayFacts::default(), &RelaySurvey::default(), &[]);

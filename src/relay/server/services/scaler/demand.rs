@@ -10,18 +10,15 @@ use super::object::ScaledObject;
 use crate::base::{backoff::about, clock::Tick};
 
 /// What is known of one queue. The default is that it is empty.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct QueueFacts {
     pub(super) backlog: u64,
     /// Listeners that are busy with it.
     pub(super) busy: u32,
     /// It has a listener.
     pub(super) is_served: bool,
-    /// It has had a cause since it was certainly empty.
-    pub(super) is_caused: bool,
-    /// It may have messages that the relay does not know of. The doubt counts from this time on;
-    /// [`Tick::NEVER`]: there is none.
-    pub(super) doubtful_from: Tick,
+    /// It may have messages that are not in the backlog.
+    pub(super) is_unbounded: bool,
 }
 
 /// What all queues of an object need.
@@ -32,8 +29,6 @@ pub(super) struct Demand {
     pub(super) is_active: bool,
     /// Each queue that is active has a listener.
     is_served: bool,
-    /// When a doubt makes it active; [`Tick::NEVER`] for none.
-    doubtful_from: Tick,
 }
 
 /// When the stream of an object sends `true`.
@@ -47,49 +42,20 @@ pub(super) struct Assertions {
 /// Between two `true` without a listener, give or take a tenth; and the least time between two with one.
 const AGAIN: Duration = Duration::from_secs(5);
 
-impl Default for QueueFacts {
-    fn default() -> Self {
-        Self {
-            backlog: 0,
-            busy: 0,
-            is_served: false,
-            is_caused: false,
-            doubtful_from: Tick::NEVER,
-        }
-    }
-}
-
 impl Demand {
-    pub(super) fn of(object: &ScaledObject, queues: &[QueueFacts], now: Tick) -> Self {
-        let mut all = Self {
-            messages: 0.0,
-            is_active: false,
-            is_served: true,
-            doubtful_from: Tick::NEVER,
+    pub(super) fn of(object: &ScaledObject, queues: &[QueueFacts]) -> Self {
+        let is_active = |queue: &&QueueFacts| {
+            queue.is_unbounded || queue.busy > 0 || queue.backlog > object.activation
         };
-        let (mut backlog, mut busy) = (0_u64, 0_u32);
-        for queue in queues {
-            backlog = backlog.saturating_add(queue.backlog);
-            busy = busy.saturating_add(queue.busy);
-            let doubtful_from = match object.activates_on_doubt {
-                true => queue.doubtful_from,
-                false => Tick::NEVER,
-            };
-            let has_messages = match queue.backlog {
-                // A cause without messages: a timer of a message that becomes visible again.
-                0 => queue.is_caused,
-                backlog => backlog > object.activation,
-            };
-            if has_messages || queue.busy > 0 || doubtful_from <= now {
-                all.is_active = true;
-                all.is_served &= queue.is_served;
-            } else {
-                all.doubtful_from = all.doubtful_from.min(doubtful_from);
-            }
+        let backlog = queues.iter().map(|queue| queue.backlog);
+        let backlog = backlog.fold(0, u64::saturating_add);
+        let busy: u64 = queues.iter().map(|queue| u64::from(queue.busy)).sum();
+        Self {
+            // A listener that is busy keeps its replica, whatever another one has found.
+            messages: (backlog as f64).max(busy as f64 * object.target),
+            is_active: queues.iter().any(|queue| is_active(&queue)),
+            is_served: queues.iter().filter(is_active).all(|queue| queue.is_served),
         }
-        // A listener that is busy keeps its replica, whatever another one has found.
-        all.messages = (backlog as f64).max(f64::from(busy) * object.target);
-        all
     }
 }
 
@@ -123,7 +89,7 @@ impl Assertions {
             // The listener may go.
             (true, true) => now + AGAIN,
             (true, false) => self.again_at,
-            (false, _) => demand.doubtful_from,
+            (false, _) => Tick::NEVER,
         };
         sends
     }
@@ -160,19 +126,19 @@ mod tests {
     #[test]
     fn an_object_is_active_while_one_of_its_queues_may_have_work() {
         let plain = object(&[]);
-        let active = |object: &ScaledObject, queues: &[QueueFacts]| {
-            Demand::of(object, queues, at(1_000)).is_active
-        };
+        let active =
+            |object: &ScaledObject, queues: &[QueueFacts]| Demand::of(object, queues).is_active;
         assert!(!active(&plain, &[queue(0, false), queue(0, true)]));
         assert!(active(&plain, &[queue(0, false), queue(1, false)]));
-        let caused = QueueFacts {
-            is_caused: true,
+        let unbounded = QueueFacts {
+            is_unbounded: true,
             ..queue(0, false)
         };
-        assert!(active(&plain, &[caused]));
+        assert!(active(&plain, &[unbounded]));
         let few = object(&[("activation", "3")]);
         assert!(!active(&few, &[queue(3, false), queue(3, false)]));
         assert!(active(&few, &[queue(0, false), queue(4, false)]));
+        assert!(active(&few, &[unbounded]));
     }
 
     #[test]
@@ -182,34 +148,10 @@ mod tests {
             busy: 2,
             ..queue(0, true)
         };
-        let demand = Demand::of(&object, &[queue(3, true), busy], at(0));
+        let demand = Demand::of(&object, &[queue(3, true), busy]);
         assert_eq!((demand.messages, demand.is_active), (5.0, true));
-        let demand = Demand::of(&object, &[queue(30, true), busy], at(0));
+        let demand = Demand::of(&object, &[queue(30, true), busy]);
         assert_eq!(demand.messages, 30.0);
-    }
-
-    #[test]
-    fn a_doubt_counts_from_its_time_on_unless_it_is_ignored() {
-        let doubtful = QueueFacts {
-            doubtful_from: at(2_000),
-            ..queue(0, false)
-        };
-        let plain = object(&[]);
-        let before = Demand::of(&plain, &[doubtful], at(1_999));
-        assert_eq!((before.is_active, before.doubtful_from), (false, at(2_000)));
-        assert!(Demand::of(&plain, &[doubtful], at(2_000)).is_active);
-        let ignores = object(&[("onDoubt", "ignore")]);
-        let ignored = Demand::of(&ignores, &[doubtful], at(9_000));
-        assert_eq!(
-            (ignored.is_active, ignored.doubtful_from),
-            (false, Tick::NEVER)
-        );
-        // A cause is no doubt.
-        let caused = QueueFacts {
-            is_caused: true,
-            ..doubtful
-        };
-        assert!(Demand::of(&ignores, &[caused], at(9_000)).is_active);
     }
 
     #[test]
@@ -218,7 +160,7 @@ mod tests {
         let (waits, served, idle) = (queue(2, false), queue(2, true), queue(0, true));
         let mut stream = Assertions::new();
         let mut look = |queue: QueueFacts, is_caused, now| {
-            let demand = Demand::of(&object, &[queue], now);
+            let demand = Demand::of(&object, &[queue]);
             let sends = stream.look(&demand, is_caused, now, &mut random);
             (sends, stream.look_at)
         };
@@ -249,10 +191,10 @@ mod tests {
     #[test]
     fn a_listener_of_another_queue_serves_no_queue() {
         let object = object(&[]);
-        let demand = Demand::of(&object, &[queue(1, false), queue(1, true)], at(0));
+        let demand = Demand::of(&object, &[queue(1, false), queue(1, true)]);
         assert!(!demand.is_served);
         // An idle queue needs none.
-        let demand = Demand::of(&object, &[queue(0, false), queue(1, true)], at(0));
+        let demand = Demand::of(&object, &[queue(0, false), queue(1, true)]);
         assert!(demand.is_served);
     }
 }

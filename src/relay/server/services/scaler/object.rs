@@ -18,8 +18,6 @@ pub(super) struct ScaledObject {
     pub(super) target: f64,
     /// A queue with more messages than these is active.
     pub(super) activation: u64,
-    /// A queue of which the relay does not know whether it is empty is active.
-    pub(super) activates_on_doubt: bool,
 }
 
 /// Queues of an object.
@@ -28,14 +26,11 @@ const TARGET: f64 = 10.0;
 /// Keys that KEDA reads itself and passes on.
 const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 /// All others.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 6] = [
     "queues",
-    "storageAccount",
-    "queueName",
     "group",
     "targetPerReplica",
     "activation",
-    "onDoubt",
     "token",
     "tokenFromEnv",
 ];
@@ -55,20 +50,7 @@ impl ScaledObject {
         }
         let of = |key| value_of(reference, key);
         Ok(Self {
-            queues: match (of("queues"), of("storageAccount"), of("queueName")) {
-                (Some(list), None, None) => queues(list)?,
-                (None, Some(account), Some(name)) => {
-                    let queue = QueueAddress::new(account, name);
-                    vec![queue.map_err(|error| invalid("queueName", error))?]
-                }
-                (None, Some(_), None) => return Err(invalid("queueName", "is missing")),
-                (None, None, Some(_)) => return Err(invalid("storageAccount", "is missing")),
-                (None, None, None) => return Err(invalid("queues", "is missing")),
-                (Some(_), ..) => {
-                    let rule = "takes the place of storageAccount and queueName: state either";
-                    return Err(invalid("queues", rule));
-                }
-            },
+            queues: queues(of("queues").ok_or_else(|| invalid("queues", "is missing"))?)?,
             group: of("group")
                 .map(GroupName::new)
                 .transpose()
@@ -78,11 +60,6 @@ impl ScaledObject {
             activation: of("activation")
                 .map_or(Ok(0), str::parse)
                 .map_err(|_| invalid("activation", "must be a whole number"))?,
-            activates_on_doubt: match of("onDoubt") {
-                None | Some("activate") => true,
-                Some("ignore") => false,
-                Some(_) => return Err(invalid("onDoubt", "must be activate or ignore")),
-            },
         })
     }
 
@@ -167,7 +144,6 @@ mod tests {
             ("targetPerReplica", "2.5"),
             ("activation", "3"),
             ("group", "workers"),
-            ("onDoubt", "ignore"),
             ("tokenFromEnv", "secret"),
         ])
         .expect("valid");
@@ -175,11 +151,8 @@ mod tests {
         assert_eq!((object.target, object.activation), (2.5, 3));
         let group = object.group.map(|group| group.to_string());
         assert_eq!(group.as_deref(), Some("workers"));
-        assert!(!object.activates_on_doubt);
-        let short = read(&[("storageAccount", "acct"), ("queueName", "orders")]).expect("valid");
-        assert_eq!(short, read(&[("queues", "acct/orders")]).expect("valid"));
+        let short = read(&[("queues", "acct/orders")]).expect("valid");
         assert_eq!((short.target, short.activation), (10.0, 0));
-        assert!(short.activates_on_doubt);
         for key in ["token", "tokenFromEnv"] {
             assert_eq!(token(&reference(&[(key, "secret")])), Some("secret"));
         }
@@ -188,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_bad_key_is_named_with_its_rule() {
-        let cases: [(&[(&str, &str)], &str); 13] = [
+        let cases: [(&[(&str, &str)], &str); 9] = [
             (&[], "queues: is missing"),
             (
                 &[("queues", "acct/a"), ("qeues", "b")],
@@ -200,9 +173,6 @@ mod tests {
             ),
             (&[("queues", "acct")], "queues: "),
             (&[("queues", "acct/a,")], "queues: "),
-            (&[("queues", "acct/a"), ("queueName", "a")], "state either"),
-            (&[("storageAccount", "acct")], "queueName: is missing"),
-            (&[("queueName", "a")], "storageAccount: is missing"),
             (&[("queues", "acct/a"), ("group", "a/b")], "group: "),
             (
                 &[("queues", "acct/a"), ("targetPerReplica", "0")],
@@ -215,10 +185,6 @@ mod tests {
             (
                 &[("queues", "acct/a"), ("activation", "-1")],
                 "activation: must be a whole number",
-            ),
-            (
-                &[("queues", "acct/a"), ("onDoubt", "maybe")],
-                "onDoubt: must be activate or ignore",
             ),
         ];
         for (keys, rule) in cases {
