@@ -25,8 +25,8 @@ pub use self::cluster::ClusterAck;
 use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
 use self::drain::DrainState;
+use self::figures::{History, SurveyCache};
 pub(crate) use self::figures::RelaySurvey;
-use self::figures::SurveyCache;
 pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
@@ -39,6 +39,7 @@ use crate::{
         clock::{Clock, Tick, Timer},
         histogram::Histogram,
         log_limiter::LimitedCounts,
+        sync::Mutex,
         task::Scope,
         text::opaque_debug,
     },
@@ -142,6 +143,7 @@ struct RelayInner {
     drain: DrainState,
     survey: SurveyCache,
     counters: RelayMetrics,
+    history: Mutex<History>,
     config: RelayConfig,
     #[cfg(feature = "keda")]
     scaled: Arc<ScaledQueues>,
@@ -300,6 +302,7 @@ impl Relay {
             drain: DrainState::new(config.drain),
             survey: SurveyCache::default(),
             counters: RelayMetrics::default(),
+            history: Mutex::default(),
             #[cfg(feature = "keda")]
             scaled: Arc::default(),
             config,

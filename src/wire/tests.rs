@@ -69,7 +69,7 @@ const METHODS: &str = "
 Relay: Notify, NotifyStream <>, Subscribe >, Report
 Flags: Unleash, Leash, GetFlag, ListFlags, WatchFlag >, ListFlagWatchers, AckFlag
 Courier: HandOver <>
-Admin: ListListeners, ListQueues, ListRelays, WatchStats >, Explain, OpenConsole, Drain
+Admin: ListListeners, ListQueues, ListRelays, WatchStats >, GetHistory, Explain, OpenConsole, Drain
 ";
 
 fn descriptors() -> FileDescriptorSet {

@@ -51,6 +51,7 @@ CALLS = {
     "/reveille.v1.Admin/ListQueues": (FILTERED, [admin_pb2.ListQueuesRequest()]),
     "/reveille.v1.Admin/ListRelays": (DENIED, [admin_pb2.ListRelaysRequest()]),
     "/reveille.v1.Admin/WatchStats": (DENIED, [admin_pb2.WatchStatsRequest()]),
+    "/reveille.v1.Admin/GetHistory": (DENIED, [admin_pb2.GetHistoryRequest()]),
     "/reveille.v1.Admin/Explain": (DENIED, [admin_pb2.ExplainRequest(**queue)]),
     "/reveille.v1.Admin/OpenConsole": (FILTERED, [admin_pb2.OpenConsoleRequest()]),
     "/reveille.v1.Courier/HandOver": (

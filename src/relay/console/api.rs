@@ -65,6 +65,7 @@ pub(super) fn routes() -> Router<Page> {
             list("/reveille.v1.Admin/ListListeners"),
         )
         .route("/api/v1/relays", list("/reveille.v1.Admin/ListRelays"))
+        .route("/api/v1/history", list("/reveille.v1.Admin/GetHistory"))
         .route("/api/v1/flags", list("/reveille.v1.Flags/ListFlags"))
         .route("/api/v1/flags/{flag}", list("/reveille.v1.Flags/GetFlag"))
         .route(

@@ -7,7 +7,11 @@ use tokio::time::MissedTickBehavior;
 use tracing::field::display;
 
 use crate::{
-    base::{clock::Tick, task::Scope},
+    base::{
+        clock::{Tick, wall},
+        sync::lock,
+        task::Scope,
+    },
     relay::hub::{Named, WakeBatch},
 };
 
@@ -15,8 +19,8 @@ use crate::{
 const LOG_EVERY: Duration = Duration::from_secs(1);
 /// The interval of searches for listeners that do not report: it locks each subscription.
 const SILENCE_EVERY: Duration = Duration::from_secs(5);
-/// The interval of the queues' rates.
-const RATES_EVERY: Duration = Duration::from_secs(1);
+/// The interval of the history's samples, and of the rates.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
@@ -30,8 +34,8 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
     scope.spawn_restarting("listeners that do not answer", move || {
         log_listeners_without_answer(Arc::clone(&listeners))
     });
-    let measured = Arc::clone(shared);
-    scope.spawn_restarting("rates", move || measure(Arc::clone(&measured)));
+    let sampled = Arc::clone(shared);
+    scope.spawn_restarting("samples", move || sample(Arc::clone(&sampled)));
     let forgetting = Arc::clone(shared);
     scope.spawn_restarting("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
@@ -113,13 +117,17 @@ async fn fan_out(shared: Arc<RelayInner>) {
     }
 }
 
-/// Ends an interval of the queues' rates each second.
-async fn measure(shared: Arc<RelayInner>) {
-    let mut ticks = tokio::time::interval(RATES_EVERY);
+/// Adds a sample to the history each second, and ends an interval of the queues' rates.
+async fn sample(shared: Arc<RelayInner>) {
+    let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first sample is of the first second.
+    ticks.tick().await;
     loop {
         ticks.tick().await;
         shared.hub.measure_rates(shared.clock.now());
+        let figures = shared.figures();
+        lock(&shared.history).push(&figures, wall());
     }
 }
 

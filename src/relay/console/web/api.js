@@ -1,6 +1,5 @@
 // The relay's HTTP interface: calls, problems, and the stream of figures.
 import { Store, useEffect, useRef, useState } from './dom.js';
-import { sampleOf } from './stats.js';
 
 // An answer that is no success. Status 0: the relay could not be reached.
 export class Problem extends Error {
@@ -13,13 +12,11 @@ export class Problem extends Error {
 
 // What the tab knows of the relay.
 export const relay = new Store({
-  info: undefined, recent: [], history: [], reachable: true, needsLogin: false, problem: undefined, restartedAt: undefined, life: 0,
+  info: undefined, recent: [], reachable: true, needsLogin: false, problem: undefined, restartedAt: undefined, life: 0,
 });
 
 // The responses of this many seconds are kept, for latencies.
 const RECENT = 15;
-// Samples of the plots.
-const HISTORY = 600;
 // Milliseconds without an event after which the stream of figures counts as broken.
 const SILENCE = 10_000;
 const MAX_PAUSE = 2_000;
@@ -154,15 +151,14 @@ function whileVisible(task) {
 
 // Applies an event of the shared stream.
 function apply(event, data) {
-  const { info, recent, history, life } = relay.value;
+  const { info, recent, life } = relay.value;
   if (event === 'stats') {
     const own = data.relays[0];
     const known = recent.at(-1)?.relays[0] ?? info;
     const restarted = own && known && known.relay_id === own.relay_id && known.epoch !== own.epoch;
     const kept = restarted ? [] : recent.slice(-RECENT);
-    const samples = kept.length ? [...history.slice(1 - HISTORY), sampleOf(kept.at(-1), data)] : [];
     relay.set({
-      recent: [...kept, data], history: samples, reachable: true, problem: undefined, needsLogin: false,
+      recent: [...kept, data], reachable: true, problem: undefined, needsLogin: false,
       ...(restarted ? { restartedAt: Date.now(), life: life + 1 } : {}),
     });
     if (restarted || !info) loadInfo().catch(() => {});

@@ -1,14 +1,15 @@
 // What is wrong now, and the relay's figures.
 import { get, relay, usePoll, withQuery } from './api.js';
-import { html, useStore } from './dom.js';
+import { html, useRef, useState, useStore } from './dom.js';
 import { count, latency, money, parse, plural, rate, short, span } from './format.js';
-import { Empty, Heading, QueueName, Table, Tile, Unanswered, queueHref } from './parts.js';
+import { Empty, Heading, Notice, QueueName, Table, Tile, Unanswered, queueHref } from './parts.js';
 import { Plot } from './plots.js';
 import { isUnserved, nameOf, rateOf } from './queues.js';
 import { latencies, quantile, rates } from './stats.js';
 
 // Latencies are those of this many responses.
 const WINDOW = 10;
+const TEN_MINUTES = 600;
 
 export function findingHref({ queue, listener_id: listener, relay_id: relayId }) {
   if (queue) return queueHref(...queue.split('/'));
@@ -75,18 +76,66 @@ function Numbers({ recent, stats }) {
   </dl>`;
 }
 
-// The figures since the page was opened.
-function Plots({ history }) {
-  const times = history.map(sample => sample.at);
-  const of = field => history.map(sample => sample[field]);
-  const price = history.at(-1)?.savings;
+function ofAnswer({ samples, newest_at: newest, interval }) {
+  const [end, step] = [Date.parse(newest) / 1000, parse(interval) || 1];
+  const first = end - (samples.length - 1) * step;
+  return {
+    times: samples.map((_, i) => first + i * step),
+    samples: samples.map(one => ({
+      ...one,
+      notifications: one.notifications / step,
+      wake_entries: one.wake_entries / step,
+      polls_avoided: one.polls_avoided / step,
+    })),
+  };
+}
+
+// The history of one relay with the newest responses of the stream behind it.
+function appended(history, recent, own) {
+  const times = [...history.times];
+  const samples = [...history.samples];
+  for (let i = 1; i < recent.length; i++) {
+    const [before, stats] = [recent[i - 1], recent[i]];
+    const at = Date.parse(stats.at) / 1000;
+    const passed = rates(before, stats, own);
+    const figures = stats.relays.find(one => one.relay_id === own);
+    if (!passed || !figures || at < (times.at(-1) ?? 0) + 0.5) continue;
+    const buckets = latencies(before, stats, 'wake_latency', own);
+    times.push(at);
+    samples.push({
+      notifications: passed.notifications, wake_entries: passed.wakes, polls_avoided: passed.polls,
+      asleep: figures.levels.asleep, awake: figures.levels.awake, polling: figures.levels.polling,
+      wake_p50_us: quantile(buckets, 0.5) ?? 0, wake_p99_us: quantile(buckets, 0.99) ?? 0,
+    });
+  }
+  return { times: times.slice(-TEN_MINUTES), samples: samples.slice(-TEN_MINUTES) };
+}
+
+function Plots({ recent, life, reachable }) {
+  const [day, setDay] = useState(false);
+  const { data, at, problem } = usePoll(signal => get(withQuery('history', { day }), signal), 60_000, [day, life, reachable]);
+  const kept = useRef({ at: 0, day, relay: '', history: { times: [], samples: [] } });
+  if (data && kept.current.at !== at) kept.current = { at, day, relay: data.relay_id, history: ofAnswer(data) };
+  else if (!day && recent.length > 1) kept.current.history = appended(kept.current.history, recent, kept.current.relay);
+  const { times, samples } = kept.current.history;
+  const period = day ? 'last day' : 'last ten minutes';
+  const of = field => samples.map(sample => sample[field]);
+  // 0 stands for an interval without a wake-up.
+  const known = field => samples.map(sample => sample[field] || null);
+  const price = recent.at(-1)?.savings;
   const perHour = (price?.price_per_million ?? 0) * 3600 / 1e6;
-  const common = { period: 'since the page was opened', times };
+  const common = { period, times };
   return html`<div class="part">
-    <header class="sub"><h2 id="history">History</h2><span class="faint">since the page was opened, at most of ten minutes</span></header>
-    ${times.length < 2
-      ? html`<p class="panel faint wait">The figures appear here after some seconds.</p>`
-      : html`<div class="plots">
+    <header class="sub"><h2 id="history">History</h2>
+      ${recent.at(-1)?.relays.length !== 1 && kept.current.relay && html`<span class="faint">of ${kept.current.relay} alone</span>`}
+      <div class="switch" role="group" aria-label="Period">
+        <button type="button" aria-pressed=${!day} onClick=${() => setDay(false)}>Ten minutes</button>
+        <button type="button" aria-pressed=${day} onClick=${() => setDay(true)}>Day</button>
+      </div></header>
+    <${Notice} problem=${problem?.status ? problem : undefined} />
+    ${times.length < 2 || kept.current.day !== day
+      ? html`<p class="panel faint wait">${data ? 'The relay has no figures yet. They appear here after some seconds.' : 'Reading the history…'}</p>`
+      : html`<div class="plots" key=${period}>
         <${Plot} ...${common} title="Rates per second" least=${4} text=${short1} series=${[
           { label: 'notifications', colour: '--accent', values: of('notifications') },
           { label: 'wake-ups', colour: '--awake', values: of('wake_entries'), line: true }]} />
@@ -95,8 +144,8 @@ function Plots({ history }) {
           { label: 'awake', colour: '--awake', values: of('awake') },
           { label: 'polling', colour: '--polling', values: of('polling') }]} />
         <${Plot} ...${common} title="Wake latency" least=${1000} text=${latency} series=${[
-          { label: 'median', colour: '--accent', values: of('wake_p50_us') },
-          { label: 'p99', colour: '--polling', values: of('wake_p99_us'), line: true }]} />
+          { label: 'median', colour: '--accent', values: known('wake_p50_us') },
+          { label: 'p99', colour: '--polling', values: known('wake_p99_us'), line: true }]} />
         <${Plot} ...${common} title=${perHour ? `Savings, ${price?.currency} per hour` : 'Polls avoided per second'}
           least=${perHour ? 0.04 : 4} text=${perHour ? n => money(n, price?.currency ?? '') : short1} series=${[
           { label: perHour ? 'saved' : 'polls avoided', colour: '--good', values: of('polls_avoided').map(n => (perHour ? n * perHour : n)) }]} />
@@ -133,7 +182,7 @@ function Busiest() {
 }
 
 export function Overview() {
-  const { recent, history } = useStore(relay);
+  const { recent, life, reachable } = useStore(relay);
   const stats = recent.at(-1);
   if (!stats) return html`<${Heading} title="Overview" /><p class="panel faint wait">Waiting for the relay's figures…</p>`;
   const isNew = stats.levels.queues === 0 && stats.levels.subscriptions === 0 && stats.totals.notifications === 0;
@@ -143,6 +192,6 @@ export function Overview() {
     ${isNew && html`<${Empty} title="Nothing has happened here yet" command=${'reveille subscribe acct/orders -- ./worker\nreveille notify acct/orders'}>
       Start a listener in one terminal, and notify its queue in another.<//>`}
     <${Numbers} recent=${recent} stats=${stats} />
-    <${Plots} history=${history} />
+    <${Plots} recent=${recent} life=${life} reachable=${reachable} />
     <${Busiest} />`;
 }

@@ -11,11 +11,12 @@ function pairs(before, now) {
 
 const secondsBetween = (before, now) => Math.max(0.001, (Date.parse(now.at) - Date.parse(before.at)) / 1000);
 
-export function rates(before, now) {
+export function rates(before, now, relayId) {
   if (!before || !now || before === now) return undefined;
   const seconds = secondsBetween(before, now);
   const rates = { seconds, notifications: 0, wakes: 0, polls: 0 };
   for (const [old, relay] of pairs(before, now)) {
+    if (relayId && relay.relay_id !== relayId) continue;
     rates.notifications += (relay.totals.notifications - old.totals.notifications) / seconds;
     rates.wakes += (relay.totals.wake_entries - old.totals.wake_entries) / seconds;
     // Reads that the relay asked for are subtracted, so the count may fall.
@@ -25,10 +26,11 @@ export function rates(before, now) {
 }
 
 // The latencies between two responses.
-export function latencies(before, now, which) {
+export function latencies(before, now, which, relayId) {
   if (!before || !now) return undefined;
   let sum;
   for (const [old, relay] of pairs(before, now)) {
+    if (relayId && relay.relay_id !== relayId) continue;
     const [from, to] = [old.totals[which], relay.totals[which]];
     if (!from || !to) continue;
     const counts = to.counts.map((count, i) => Math.max(0, count - (from.counts[i] ?? 0)));
@@ -52,15 +54,4 @@ export function quantile(buckets, share) {
     left -= count;
   }
   return buckets.bounds_us[buckets.bounds_us.length - 1];
-}
-
-// What the plots show of the time between two responses; null stands for an interval without a wake-up.
-export function sampleOf(before, now) {
-  const { notifications, wakes, polls } = rates(before, now);
-  const { asleep, awake, polling } = now.levels;
-  const buckets = latencies(before, now, 'wake_latency');
-  return {
-    at: Date.parse(now.at) / 1000, notifications, wake_entries: wakes, polls_avoided: polls, asleep, awake, polling, savings: now.savings,
-    wake_p50_us: quantile(buckets, 0.5) ?? null, wake_p99_us: quantile(buckets, 0.99) ?? null,
-  };
 }

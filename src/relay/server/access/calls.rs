@@ -64,9 +64,9 @@ impl Call {
             | "/reveille.v1.Admin/ListQueues"
             | "/reveille.v1.Admin/Explain"
             | "/reveille.v1.Admin/OpenConsole" => (Unary, Right::Known),
-            "/reveille.v1.Admin/ListRelays" | "/reveille.v1.Admin/Drain" => {
-                (Unary, Right::Relay(Admin))
-            }
+            "/reveille.v1.Admin/ListRelays"
+            | "/reveille.v1.Admin/GetHistory"
+            | "/reveille.v1.Admin/Drain" => (Unary, Right::Relay(Admin)),
             "/reveille.v1.Admin/WatchStats" => (ServerStream, Right::Relay(Admin)),
             "/grpc.health.v1.Health/Check" => (Unary, Right::Anyone),
             // Not implemented, as gRPC allows.

@@ -73,6 +73,13 @@ impl proto::admin_server::Admin for AdminService {
         Ok(Response::new(Box::pin(responses)))
     }
 
+    async fn get_history(
+        &self,
+        request: Request<proto::GetHistoryRequest>,
+    ) -> Result<Response<proto::GetHistoryResponse>, Status> {
+        Ok(Response::new(self.relay.history(request.get_ref().day)))
+    }
+
     async fn open_console(
         &self,
         request: Request<proto::OpenConsoleRequest>,
