@@ -22,10 +22,9 @@ pub(crate) mod session;
 mod subscription;
 
 pub use admin::{
-    BusyQueue, ConsoleAddress, Decision, DecisionKind, Explanation, Finding, FindingKind,
-    FlagWatcherInfo, History, HistorySample, LatencyBuckets, ListenerInfo, ListenerQuery,
-    QueueInfo, QueueOrder, QueueQuery, RelayInfo, RelayLevels, RelayState, RelayStats, RelayTotals,
-    Savings, Stats,
+    ConsoleAddress, Decision, DecisionKind, Explanation, Finding, FindingKind, FlagWatcherInfo,
+    History, HistorySample, LatencyBuckets, ListenerInfo, ListenerQuery, QueueInfo, QueueOrder,
+    QueueQuery, RelayInfo, RelayLevels, RelayState, RelayStats, RelayTotals, Savings, Stats,
 };
 pub use config::{ClientConfig, ClientIdentity, ClientTls, PublisherOptions};
 pub use connection::Client;

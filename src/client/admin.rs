@@ -11,7 +11,7 @@ use super::{
     pages::{Listed, all_pages},
 };
 pub use crate::wire::proto::{
-    BusyQueue, Decision, DecisionKind, ExplainResponse as Explanation, Finding, FindingKind,
+    Decision, DecisionKind, ExplainResponse as Explanation, Finding, FindingKind,
     FlagWatcher as FlagWatcherInfo, GetHistoryResponse as History, LatencyBuckets,
     Levels as RelayLevels, ListListenersRequest as ListenerQuery, ListQueuesRequest as QueueQuery,
     Listener as ListenerInfo, OpenConsoleResponse as ConsoleAddress, Queue as QueueInfo,

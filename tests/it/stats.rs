@@ -191,44 +191,6 @@ async fn the_history_has_a_sample_for_each_second() {
     );
 }
 
-#[tokio::test]
-async fn the_history_has_a_sample_for_each_second() {
-    let relay = relay().await;
-    let client = relay.client().expect("a client");
-    let mut wakes = client
-        .subscribe(listening("worker-1", &["acct/orders"]))
-        .expect("options");
-    woken(&mut wakes).await;
-    for _ in 0..4 {
-        notify(&relay, "acct/orders", 1).await;
-        woken(&mut wakes).await;
-    }
-    let history = async |day| {
-        let history = within("the history", client.history(day)).await;
-        history.expect("read")
-    };
-    until("the samples", async || {
-        let samples = history(false).await.samples;
-        let sum: u64 = samples.iter().map(|one| one.notifications).sum();
-        sum == 4 && samples.len() >= 3 && samples.iter().any(|one| one.polls_avoided > 0)
-    })
-    .await;
-    let seconds = history(false).await;
-    assert_eq!(
-        (&*seconds.relay_id, seconds.interval),
-        ("relay", Duration::from_secs(1))
-    );
-    assert!(seconds.newest_at.is_some());
-    let latency = seconds.samples.iter().map(|one| one.wake_p99).max();
-    assert!(latency > Some(Duration::ZERO));
-    assert_eq!(seconds.samples.last().map(|one| one.asleep), Some(1));
-    let minutes = history(true).await;
-    assert_eq!(
-        (minutes.interval, minutes.samples.len()),
-        (Duration::from_secs(60), 0)
-    );
-}
-
 fn names(listed: &Listed<QueueInfo>) -> Vec<&str> {
     listed.iter().map(|queue| &*queue.queue_name).collect()
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Refused, Relay, RelayConfig, SilentRelays};
+use super::{Refused, Relay, RelayConfig, RelayInner, SilentRelays};
 use crate::{
     base::{clock::Tick, histogram::Histogram, sync::lock},
     relay::hub::{ListenerSurvey, UnservedQueue},
@@ -71,10 +71,9 @@ const SURVEY_EVERY: Duration = Duration::from_secs(5);
 /// Queues about which the other relays are asked.
 const UNSERVED: usize = 8;
 
-impl Relay {
-    pub(crate) fn figures(&self) -> RelayFigures {
-        let (hub, counters) = self.stats();
-        let now = self.now();
+impl RelayInner {
+    pub(super) fn figures(&self) -> RelayFigures {
+        let (hub, counters, now) = (self.hub.stats(), &self.counters, self.clock.now());
         let refused = [Refused::Notify, Refused::Subscribe, Refused::Report];
         let refused = refused.map(|of| counters.refusals.count(of as usize));
         let load = &hub.load;
@@ -105,8 +104,14 @@ impl Relay {
                 unassigned: hub.unassigned,
                 ..Levels::default()
             },
-            polls_avoided: self.hub().polls_avoided(now),
+            polls_avoided: self.hub.polls_avoided(now),
         }
+    }
+}
+
+impl Relay {
+    pub(crate) fn figures(&self) -> RelayFigures {
+        self.shared.figures()
     }
 
     pub(crate) fn config(&self) -> &RelayConfig {

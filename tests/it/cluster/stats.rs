@@ -44,7 +44,11 @@ async fn the_figures_are_those_of_all_relays_and_the_silent_one_is_named() {
     }
     let stats = loop {
         let stats = next(&mut watch).await;
-        if stats.totals.as_ref().is_some_and(|totals| totals.notifications == 2) {
+        if stats
+            .totals
+            .as_ref()
+            .is_some_and(|totals| totals.notifications == 2)
+        {
             break stats;
         }
     };
