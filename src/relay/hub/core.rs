@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::{
     borrow::Borrow,
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     fmt,
     ops::Bound,
     sync::{Arc, atomic::AtomicU64 as Count},
@@ -234,6 +234,49 @@ impl Hub {
         self.metrics.notified.fetch_add(number, Ordering::Relaxed);
         self.metrics.messages.fetch_add(messages, Ordering::Relaxed);
         results
+    }
+
+    /// Returns each notification's entry, and makes the missing ones where there is room.
+    fn entries_of(
+        &self,
+        notifications: &[Notification],
+        now: Tick,
+    ) -> Vec<Result<Arc<QueueEntry>>> {
+        // `None` is a missing entry.
+        let mut entries: Vec<Result<Option<Arc<QueueEntry>>>> =
+            Vec::with_capacity(notifications.len());
+        let mut missing = Vec::new();
+        let mut timers = 0;
+        for notification in notifications {
+            let queue = &notification.queue;
+            let mut checked = notification.check();
+            if checked.is_ok() && !notification.delay.is_zero() {
+                checked = self.check_timer(&mut timers);
+            }
+            let entry = checked.map(|()| match entries.last() {
+                Some(Ok(Some(last))) if *last.address() == *queue => Some(Arc::clone(last)),
+                _ => self.entries.get(queue),
+            });
+            if let Ok(None) = entry {
+                missing.push(queue);
+            }
+            entries.push(entry);
+        }
+        let own = || notifications.iter().map(|one| &one.queue).collect();
+        let refused = match missing.is_empty() {
+            true => HashMap::new(),
+            false => self.make_missing(&missing, own, now),
+        };
+        let entries = entries.into_iter().zip(notifications);
+        let made = entries.map(|(entry, notification)| {
+            let queue = &notification.queue;
+            match (entry?, refused.get(queue)) {
+                (Some(entry), _) => Ok(entry),
+                (None, Some(error)) => Err(error.clone()),
+                (None, None) => Ok(self.make_entry(queue, now)),
+            }
+        });
+        made.collect()
     }
 
     /// As [`Hub::notify`], with the first refusal as the error.

@@ -26,7 +26,7 @@ use super::super::{
 use crate::{
     base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
-    types::{Notification, QueueAddress, Report, ReportState},
+    types::{QueueAddress, Report, ReportState},
 };
 
 /// The use of a limit.
@@ -53,46 +53,6 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
 impl Hub {
-    /// Returns each notification's entry, and makes the missing ones where there is room.
-    pub(in super::super) fn entries_of(
-        &self,
-        notifications: &[Notification],
-        now: Tick,
-    ) -> Vec<Result<Arc<QueueEntry>>> {
-        // `None` is a missing entry.
-        let mut entries: Vec<Result<Option<Arc<QueueEntry>>>> =
-            Vec::with_capacity(notifications.len());
-        let mut missing = Vec::new();
-        let mut timers = 0;
-        for notification in notifications {
-            let queue = &notification.queue;
-            let checked = self.check_notification(notification, &mut timers);
-            let entry = checked.map(|()| match entries.last() {
-                Some(Ok(Some(last))) if *last.address() == *queue => Some(Arc::clone(last)),
-                _ => self.entries.get(queue),
-            });
-            if let Ok(None) = entry {
-                missing.push(queue);
-            }
-            entries.push(entry);
-        }
-        let own = || notifications.iter().map(|one| &one.queue).collect();
-        let refused = match missing.is_empty() {
-            true => HashMap::new(),
-            false => self.make_missing(&missing, own, now),
-        };
-        let entries = entries.into_iter().zip(notifications);
-        let made = entries.map(|(entry, notification)| {
-            let queue = &notification.queue;
-            match (entry?, refused.get(queue)) {
-                (Some(entry), _) => Ok(entry),
-                (None, Some(error)) => Err(error.clone()),
-                (None, None) => Ok(self.make_entry(queue, now)),
-            }
-        });
-        made.collect()
-    }
-
     /// Makes the entries of as many of these queues as there is room for. Returns the others with the
     /// reason. None of the request's `own` queues gives way.
     pub(in super::super) fn make_missing<'a>(
@@ -215,12 +175,8 @@ impl Hub {
         })
     }
 
-    /// Checks a notification, and that there is room for its timer beside the `timers` of its request.
-    fn check_notification(&self, notification: &Notification, timers: &mut u64) -> Result<()> {
-        notification.check()?;
-        if notification.delay.is_zero() {
-            return Ok(());
-        }
+    /// Checks that there is room for one more delayed notification beside the `timers` of its request.
+    pub(in super::super) fn check_timer(&self, timers: &mut u64) -> Result<()> {
         if self.is_short_of_memory() {
             return Err(short_of_memory("delay"));
         }
