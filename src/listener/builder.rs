@@ -136,7 +136,12 @@ impl ListenerBuilder {
         F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = HandlerResult> + Send,
     {
-        self.start(json_handler(handler)).await
+        self.start(move |delivery: Delivery| {
+            let value = json::decode(&delivery.message.body);
+            let handling = value.map(|value| handler(value, delivery));
+            async move { handling.map_err(Rejected::because)?.await }
+        })
+        .await
     }
 
     async fn launch(mut self, handlers: Handlers) -> Result<Listener> {
@@ -181,20 +186,6 @@ impl ListenerBuilder {
             tasks,
             supervisor,
         }
-    }
-}
-
-/// Wraps a handler of JSON values as a handler of messages.
-pub(super) fn json_handler<T, F, Fut>(handler: F) -> impl Handler
-where
-    T: DeserializeOwned,
-    F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = HandlerResult> + Send,
-{
-    move |delivery: Delivery| {
-        let value = json::decode(&delivery.message.body);
-        let handling = value.map(|value| handler(value, delivery));
-        async move { handling.map_err(Rejected::because)?.await }
     }
 }
 

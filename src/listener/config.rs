@@ -4,11 +4,10 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use super::budget::Budget;
 use crate::{
-    base::fnv::fnv1a,
     error::{Error, Result},
     listener::scaling::{IdleBackoff, ScalePolicy, StepPolicy},
     queue::{QueueLimits, WorkQueue},
-    types::{GroupName, Limits, ListenerId, SubscribeOptions},
+    types::{Limits, ListenerId, SubscribeOptions},
 };
 
 /// The configuration of a listener.
@@ -109,37 +108,13 @@ impl ListenerConfig {
     /// A member's capacity is [`max_tasks`](Self::max_tasks) times the messages that a task handles
     /// at the same time: the next member is woken for messages beyond it.
     pub fn subscription(&self, listener_id: ListenerId, queue: &dyn WorkQueue) -> SubscribeOptions {
-        let options = SubscribeOptions::new(listener_id, [queue.address()]);
-        self.member(options, Some(queue.listener_group()))
-    }
-
-    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues.
-    /// The group consists of listeners that read exactly the same queues.
-    pub fn subscription_of(
-        &self,
-        listener_id: ListenerId,
-        queues: &[Arc<dyn WorkQueue>],
-    ) -> SubscribeOptions {
-        let mut groups: Vec<_> = queues.iter().map(|queue| queue.listener_group()).collect();
-        groups.sort_unstable();
-        // The same in every version: programs of two versions are members of one group.
-        let names = groups
-            .iter()
-            .flat_map(|group| group.as_str().bytes().chain([0]));
-        let group = GroupName::new(&format!("listeners-{:016x}", fnv1a(names)));
-        let addresses = queues.iter().map(|queue| queue.address());
-        // The name is always valid.
-        self.member(SubscribeOptions::new(listener_id, addresses), group.ok())
-    }
-
-    fn member(&self, options: SubscribeOptions, group: Option<GroupName>) -> SubscribeOptions {
         let tasks = self.max_tasks.min(self.budget.slots());
         let capacity = tasks.saturating_mul(self.handled_at_once());
         SubscribeOptions {
-            group,
+            group: Some(queue.listener_group()),
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             visibility_timeout: self.visibility_timeout,
-            ..options
+            ..SubscribeOptions::new(listener_id, [queue.address()])
         }
     }
 

@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use super::{
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
-    hooks::{Action, HandlingEnd},
+    hooks::Action,
     poison::{Arrival, Disposition, Settled, Verdict},
     poison_queue,
     shared::{Shared, add_to_mean, in_time},
@@ -164,7 +164,6 @@ impl InFlightMessage<'_> {
         let began = Instant::now();
         let running = shared.handlings.begin(&self.message.id, shared.clock.now());
         tracing::debug!("the handler begins");
-        shared.hook((), |hooks| hooks.on_start(self.message));
         let end = self.run_handler(handler, delivery, began).await;
         drop(running);
         let took = began.elapsed();
@@ -173,14 +172,6 @@ impl InFlightMessage<'_> {
             shared.handling_times.observe(took);
             shared.count(|stats| add_to_mean(&mut stats.mean_handling_time, took));
         }
-        let told = match &end {
-            AttemptEnd::Handled => HandlingEnd::Handled,
-            AttemptEnd::Abandoned | AttemptEnd::Failed(_, Verdict::Postponed(_)) => {
-                HandlingEnd::NotTried
-            }
-            AttemptEnd::Failed(error, _) => HandlingEnd::Failed(error),
-        };
-        shared.hook((), |hooks| hooks.on_end(self.message, &told, took));
         end
     }
 

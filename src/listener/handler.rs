@@ -6,7 +6,6 @@
 //! handler runs once for all messages that were sent, and each of them gets the result.
 
 use std::{
-    collections::BTreeMap,
     error::Error as StdError,
     fmt,
     sync::{Arc, Mutex},
@@ -25,7 +24,7 @@ use crate::{
         sync::lock,
         task::{self, TaskOutcome},
     },
-    queue::{Message, MessageId},
+    queue::Message,
     types::QueueAddress,
 };
 
@@ -198,50 +197,14 @@ where
 /// HandlerResult>` is one.
 pub trait BatchHandler: Send + Sync + 'static {
     /// Handles the messages of one get together. `Ok` deletes all of them; an error releases all of
-    /// them for a retry. An error that is or wraps [`BatchFailures`] names the messages that
-    /// failed, each with its reason, and the others are deleted. On its last attempt before the
-    /// poison queue a message is a batch by itself, so that it does not take others with it.
+    /// them for a retry. On its last attempt before the poison queue a message is a batch by itself,
+    /// so that it does not take others with it.
     ///
     /// [`Rejected`] does not name the bad message among several: all of them are retried,
     /// each as a batch by itself. Only a message that is rejected alone goes to the poison queue at
     /// once.
     fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
 }
-
-/// Which messages of a batch failed, and why; the others are handled.
-///
-/// ```
-/// use reveille::listener::{BatchFailures, Delivery, HandlerResult, Rejected};
-///
-/// async fn import(batch: Vec<Delivery>) -> HandlerResult {
-///     let mut failures = BatchFailures::new();
-///     for delivery in &batch {
-///         if delivery.message.body.is_empty() {
-///             failures.add(delivery, Rejected::because("it is empty"));
-///         }
-///     }
-///     failures.into_result()
-/// }
-/// ```
-///
-/// Each reason decides about its message, as an error of a [`Handler`] does:
-/// [`Rejected`], [`RetryAfter`],
-/// [`Postponed`]. If an id on the list is not of the batch, no message counts as
-/// handled: the whole batch is retried.
-#[derive(Debug, Default, thiserror::Error)]
-#[error("{0}")]
-pub struct BatchFailures(#[source] Failures);
-
-/// The list itself. It is the source of [`BatchFailures`], so that it is found in a wrapped error,
-/// as with other errors that decide about a message.
-#[derive(Debug, Default, thiserror::Error)]
-#[error("messages of a batch failed: {}", ids(.failed))]
-struct Failures {
-    failed: BTreeMap<MessageId, Failure>,
-}
-
-/// Why one message of a batch failed; its delivery takes it once.
-type Failure = Mutex<Option<HandlerError>>;
 
 /// The handler of a listener.
 #[derive(Clone)]
@@ -277,60 +240,6 @@ struct Entrant {
 
 /// The error of a run that was dropped.
 const GIVEN_UP: &str = "the batch was given up";
-
-impl BatchFailures {
-    /// Makes a list without a failure.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a failed message; replaces an earlier reason of the same message.
-    pub fn add(&mut self, delivery: &Delivery, reason: impl Into<HandlerError>) {
-        let reason = Mutex::new(Some(reason.into()));
-        self.0.failed.insert(delivery.message.id.clone(), reason);
-    }
-
-    /// Returns whether no message failed.
-    pub fn is_empty(&self) -> bool {
-        self.0.failed.is_empty()
-    }
-
-    /// Returns the result for a batch handler: `Ok` where no message failed.
-    ///
-    /// # Errors
-    /// The list itself, unless it is empty.
-    pub fn into_result(self) -> HandlerResult {
-        if self.is_empty() {
-            Ok(())
-        } else {
-            Err(self.into())
-        }
-    }
-}
-
-impl Failures {
-    /// Returns the list if an error or one of its causes is a list, and all its messages are of the
-    /// batch.
-    fn of<'a>(error: &'a HandlerError, batch: &[MessageId]) -> Option<&'a Self> {
-        let failures = causes(&**error).find_map(|cause| cause.downcast_ref::<Self>())?;
-        let known = |id: &MessageId| batch.contains(id);
-        failures.failed.keys().all(known).then_some(failures)
-    }
-
-    /// Takes the result of one message.
-    fn take(&self, id: &MessageId) -> HandlerResult {
-        let Some(failure) = self.failed.get(id) else {
-            return Ok(());
-        };
-        let reason = lock(failure).take();
-        Err(reason.unwrap_or_else(|| GIVEN_UP.into()))
-    }
-}
-
-fn ids(failed: &BTreeMap<MessageId, Failure>) -> String {
-    let ids: Vec<_> = failed.keys().map(MessageId::as_str).collect();
-    ids.join(", ")
-}
 
 impl Handlers {
     pub(super) fn together(handler: impl BatchHandler) -> Self {
@@ -391,20 +300,11 @@ async fn run(handler: AnyBatchHandler, mut entering: mpsc::UnboundedReceiver<Ent
     entrants.sort_unstable_by_key(|one| one.place);
     let entrants = entrants.into_iter().map(|one| (one.delivery, one.answer));
     let (batch, answers): (Vec<_>, Vec<_>) = entrants.unzip();
-    let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
     let span = tracing::info_span!("batch", queue = %batch[0].queue, messages = batch.len());
     let outcome = match task::spawn_scoped(handler(batch).instrument(span)).await {
         TaskOutcome::Done(outcome) => outcome,
         TaskOutcome::Panicked(text) => Err(format!("panicked: {text}").into()),
     };
-    if let Err(error) = &outcome
-        && let Some(failures) = Failures::of(error, &ids)
-    {
-        for (id, answer) in std::iter::zip(&ids, answers) {
-            let _ = answer.send(failures.take(id));
-        }
-        return;
-    }
     let together = answers.len() > 1;
     let outcome = outcome.map_err(|error| (Verdict::of(&error), SharedError::from(error)));
     for answer in answers {

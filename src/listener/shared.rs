@@ -46,8 +46,6 @@ pub struct QueryState {
     pub total_dequeue_tasks: usize,
     /// No task holds a message or may receive one from a get in flight.
     pub is_idle: bool,
-    /// It gets no messages until it is [resumed](super::Listener::resume).
-    pub is_paused: bool,
     /// The totals so far.
     pub stats: ListenerStats,
 }
@@ -212,7 +210,6 @@ impl Shared {
                 active_dequeue_tasks,
                 total_dequeue_tasks,
                 is_idle: scaler.is_idle(),
-                is_paused: scaler.is_paused(),
                 stats,
             }
         })

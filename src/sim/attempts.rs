@@ -70,7 +70,7 @@ const TROUBLES: [Trouble; 14] = [
     Trouble::CrashHolding,
     Trouble::GetsFail,
     Trouble::HandlersHang,
-    Trouble::GetsPause,
+    Trouble::GetsFail,
     Trouble::StoreAway,
     Trouble::Postponing,
     Trouble::CallsFail,

@@ -3,7 +3,7 @@
 use super::{foreign::Foreign, *};
 use crate::{
     error::{Error, ErrorKind},
-    listener::{BatchFailures, Hooks, ListenerMode, Postponed, Rejected, RetryAfter},
+    listener::{Hooks, ListenerMode, Postponed, Rejected},
     queue::Message,
     testing::{Call, ScriptedQueue},
 };
@@ -332,87 +332,4 @@ async fn hooks_observe_each_mode_and_poisoned_messages() {
     seconds(1).await;
     let told = told.0.lock().expect("no panic").clone();
     assert_eq!(told, ["Pushed", "job no good", "Polling"]);
-}
-
-/// A wrapper that shows the causes of the inner error, and not the inner error.
-#[derive(Debug)]
-struct Wrapped(crate::listener::HandlerError);
-
-impl std::fmt::Display for Wrapped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Wrapped {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn messages_of_a_batch_fail_one_by_one_and_the_others_are_deleted() {
-    let (bench, batches, poison) = (Bench::new(), Batches::default(), poison());
-    bench.put(&["bad", "good", "later", "slow", "fine"]).await;
-    let noting = batches.clone();
-    let builder = bench
-        .pulling()
-        .poison(Arc::clone(&poison) as Arc<dyn WorkQueue>);
-    let listener = builder.start_batches(move |batch: Vec<Delivery>| {
-        noting.note(&batch);
-        let mut failures = BatchFailures::new();
-        for delivery in &batch {
-            match &*delivery.message.body {
-                b"bad" => failures.add(delivery, Rejected::because("it is bad")),
-                b"later" => failures.add(delivery, Postponed::by(Duration::from_secs(60))),
-                b"slow" => {
-                    failures.add(delivery, "replaced");
-                    let wait = Duration::from_secs(90);
-                    failures.add(delivery, RetryAfter::because(wait, "not yet"));
-                }
-                _ => {}
-            }
-        }
-        // As `anyhow` and `?` do.
-        let wrapped = failures
-            .into_result()
-            .map_err(|error| Wrapped(error).into());
-        std::future::ready(wrapped)
-    });
-    let listener = listener.await.expect("started");
-    seconds(30).await;
-    assert_eq!(batches.all(), [["bad", "fine", "good", "later", "slow"]]);
-    let stats = listener.state().stats;
-    assert_eq!((stats.handled, stats.failed, stats.poisoned), (2, 2, 1));
-    assert_eq!(poison.depth().await.ok(), Some(1));
-    seconds(50).await;
-    assert_eq!(batches.all()[1..], [["later"]]);
-    seconds(20).await;
-    assert_eq!(batches.all()[2..], [["slow"]]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn failures_that_name_a_message_of_another_batch_settle_nothing() {
-    let (bench, kept) = (Bench::new(), Arc::new(Mutex::new(None::<Delivery>)));
-    bench.put(&["first"]).await;
-    let listener = bench.pulling().start_batches(move |batch: Vec<Delivery>| {
-        let mut failures = BatchFailures::new();
-        let mut kept = kept.lock().expect("no panic");
-        if let Some(other) = kept
-            .as_ref()
-            .filter(|other| other.message.id != batch[0].message.id)
-        {
-            failures.add(other, "of another batch");
-        }
-        kept.get_or_insert_with(|| batch[0].clone());
-        std::future::ready(failures.into_result())
-    });
-    let listener = listener.await.expect("started");
-    seconds(5).await;
-    bench.put(&["second"]).await;
-    seconds(5).await;
-    let stats = listener.state().stats;
-    assert_eq!(stats.handled, 1);
-    assert!(stats.failed >= 1, "{stats:?}");
-    assert_eq!(bench.depth().await, 1);
 }
