@@ -38,10 +38,7 @@ pub use self::{
     budget::Budget,
     builder::ListenerBuilder,
     config::ListenerConfig,
-    handler::{
-        BatchHandler, Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected,
-        RetryAfter,
-    },
+    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
     hooks::{Action, Hooks, ListenerError},
     listeners::Listeners,
     poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},

@@ -15,8 +15,8 @@ use crate::{
 pub struct ListenerConfig {
     /// The maximum number of messages of one get, and of messages that a task holds: its places. At
     /// least 1, and capped at the queue's own limit. A task gets more when half of its places are
-    /// free, so a slow message occupies only its own place. With batch handlers, or with a
-    /// [`dequeue_interval`](Self::dequeue_interval), it gets more when all places are free.
+    /// free, so a slow message occupies only its own place. With a
+    /// [`dequeue_interval`](Self::dequeue_interval) it gets more when all places are free.
     pub dequeue_batch_size: usize,
     /// The number of messages of one task that are handled at the same time; 0 is the whole batch.
     pub concurrency: usize,
@@ -37,8 +37,7 @@ pub struct ListenerConfig {
     /// ([`release_untried`](crate::queue::WorkQueue::release_untried)). For other queues, such as
     /// Azure's, a listener remembers its own gets without a try, for at least the 16,384 most
     /// recent messages, until it ends. Those of other listeners and of earlier processes count in
-    /// full. Therefore a message with more gets still has one attempt here, alone where messages
-    /// are handled in batches.
+    /// full. Therefore a message with more gets still has one attempt here.
     ///
     /// Only a message that may have crashed every process that had it goes there without an
     /// attempt: it has more than 20 times as many gets, it is old enough for as many

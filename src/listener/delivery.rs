@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::{
-    handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
+    handler::{Delivery, HandlerError, HandlerResult},
     hooks::Action,
     poison::{Arrival, Disposition, Settled, Verdict},
     poison_queue,
@@ -87,7 +87,6 @@ pub(super) async fn deliver(
     message: Message,
     arrival: Arrival,
     asked: Instant,
-    handler: AnyHandler,
 ) {
     let timeout = shared.config.visibility_timeout;
     let mut in_flight = InFlightMessage {
@@ -101,24 +100,16 @@ pub(super) async fn deliver(
         taken_elsewhere: false,
     };
     let attempts = match arrival {
-        Arrival::Handle { attempts, .. } => attempts,
-        // The handler is dropped before the calls: the other messages of its batch must not wait.
-        Arrival::Delete(settled) => {
-            drop(handler);
-            return in_flight.delete(settled).await;
-        }
-        Arrival::Unreadable(fault) => {
-            drop(handler);
-            return in_flight.unreadable(fault).await;
-        }
+        Arrival::Handle(attempts) => attempts,
+        Arrival::Delete(settled) => return in_flight.delete(settled).await,
+        Arrival::Unreadable(fault) => return in_flight.unreadable(fault).await,
         Arrival::PoisonUntried => {
-            drop(handler);
             let gets = message.dequeue_count;
             let error = format!("was got {gets} times, and not tried here");
             return in_flight.poison(error.into()).await;
         }
     };
-    match in_flight.handle(concurrency, handler).await {
+    match in_flight.handle(concurrency).await {
         AttemptEnd::Handled => in_flight.delete(Settled::Handled).await,
         AttemptEnd::Abandoned | AttemptEnd::Failed(_, Verdict::Postponed(_))
             if in_flight.taken_elsewhere =>
@@ -142,7 +133,7 @@ pub(super) async fn deliver(
 
 impl InFlightMessage<'_> {
     /// Runs the handler when a permit is free, and keeps the message hidden the whole time.
-    async fn handle(&mut self, concurrency: &Semaphore, handler: AnyHandler) -> AttemptEnd {
+    async fn handle(&mut self, concurrency: &Semaphore) -> AttemptEnd {
         let shared = self.shared;
         let mut permit = pin!(concurrency.acquire());
         let _permit = loop {
@@ -164,7 +155,7 @@ impl InFlightMessage<'_> {
         let began = Instant::now();
         let running = shared.handlings.begin(&self.message.id, shared.clock.now());
         tracing::debug!("the handler begins");
-        let end = self.run_handler(handler, delivery, began).await;
+        let end = self.run_handler(delivery, began).await;
         drop(running);
         let took = began.elapsed();
         tracing::debug!(?took, ?end, "the handler has ended");
@@ -176,16 +167,13 @@ impl InFlightMessage<'_> {
     }
 
     /// Keeps the message hidden until its handler ends or is dropped.
-    async fn run_handler(
-        &mut self,
-        handler: AnyHandler,
-        delivery: Delivery,
-        began: Instant,
-    ) -> AttemptEnd {
+    async fn run_handler(&mut self, delivery: Delivery, began: Instant) -> AttemptEnd {
         let shared = self.shared;
         // A separate task: a handler that blocks its thread does not delay a renewal, and the
         // handler's end does not cancel a renewal, whose receipt would be lost.
-        let mut handling = pin!(task::spawn_scoped(handler(delivery).in_current_span()));
+        let mut handling = pin!(task::spawn_scoped(
+            (shared.handler)(delivery).in_current_span()
+        ));
         let most = shared.config.max_handling_time;
         let mut deadline = pin!(tokio::time::sleep_until(instant_after(began, most)));
         let mut given_up = None;

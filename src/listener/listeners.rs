@@ -1,11 +1,11 @@
 //! Listeners of several queues with one handler.
 
+use std::sync::Arc;
+
 use futures_util::future::{join_all, try_join_all};
 
 use super::{
-    BatchHandler, Handler, Listener, ListenerBuilder, ListenerStats, QueryState,
-    builder::reach,
-    handler::{Handlers, erased},
+    Handler, Listener, ListenerBuilder, ListenerStats, QueryState, builder::reach, handler::erased,
 };
 use crate::{error::Result, types::QueueAddress};
 
@@ -58,30 +58,14 @@ impl Listeners {
         builders: impl IntoIterator<Item = ListenerBuilder>,
         handler: impl Handler,
     ) -> Result<Self> {
-        Self::start_each(builders, &Handlers::Each(erased(handler))).await
-    }
-
-    /// As [`Listeners::start`], with a handler of batches. A batch holds messages of one queue.
-    ///
-    /// # Errors
-    /// As [`Listeners::start`].
-    pub async fn start_batches(
-        builders: impl IntoIterator<Item = ListenerBuilder>,
-        handler: impl BatchHandler,
-    ) -> Result<Self> {
-        Self::start_each(builders, &Handlers::together(handler)).await
-    }
-
-    async fn start_each(
-        builders: impl IntoIterator<Item = ListenerBuilder>,
-        handlers: &Handlers,
-    ) -> Result<Self> {
         let mut builders: Vec<_> = builders.into_iter().collect();
         builders
             .iter_mut()
             .try_for_each(ListenerBuilder::validate)?;
         try_join_all(builders.iter().map(|one| reach(&*one.queue))).await?;
-        let each = builders.into_iter().map(|one| one.spawn(handlers.clone()));
+        let handler = erased(handler);
+        let each = builders.into_iter();
+        let each = each.map(|one| one.spawn(Arc::clone(&handler)));
         Ok(Self(each.collect()))
     }
 

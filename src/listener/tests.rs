@@ -1,10 +1,10 @@
 //! The listener against a real relay and real queues, all in this process and under a paused clock.
 
-mod batches;
 mod budgets;
 mod failing;
 mod faulty;
 mod foreign;
+mod handlers;
 mod listeners;
 mod modes;
 mod outcomes;

@@ -60,8 +60,6 @@ pub(super) struct Scaled {
 struct InFlight {
     message: queue::Message,
     arrival: Arrival,
-    /// The messages that share its handler's run, itself included.
-    run: Vec<MessageId>,
     /// Gets that the queue had removed from its count before this one, unknown to the listener.
     in_doubt: u32,
 }
