@@ -60,6 +60,8 @@ enum LastCall {
     Release { delay: Duration, counted: bool },
 }
 
+/// The error of a handler that did not run to its end.
+const GIVEN_UP: &str = "the handler was given up";
 /// A slower call has failed, or its outcome is unknown.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 /// A message is renewed after a third of its time-out, and each renewal may take a sixth of it: if
@@ -125,8 +127,7 @@ pub(super) async fn deliver(
         AttemptEnd::Failed(error, verdict) => in_flight.judge(error, verdict, attempts).await,
         AttemptEnd::Abandoned => {
             let disposition = shared.attempts().on_abandoned(&message);
-            let error = "the handler was given up".into();
-            in_flight.dispose(disposition, error, 1).await;
+            in_flight.dispose(disposition, GIVEN_UP.into(), 1).await;
         }
     }
 }
@@ -155,6 +156,7 @@ impl InFlightMessage<'_> {
         let began = Instant::now();
         let running = shared.handlings.begin(&self.message.id, shared.clock.now());
         tracing::debug!("the handler begins");
+        shared.hook((), |hooks| hooks.on_start(self.message));
         let end = self.run_handler(delivery, began).await;
         drop(running);
         let took = began.elapsed();
@@ -163,6 +165,13 @@ impl InFlightMessage<'_> {
             shared.handling_times.observe(took);
             shared.count(|stats| add_to_mean(&mut stats.mean_handling_time, took));
         }
+        let given_up = HandlerError::from(GIVEN_UP);
+        let error = match &end {
+            AttemptEnd::Handled => None,
+            AttemptEnd::Failed(error, _) => Some(error),
+            AttemptEnd::Abandoned => Some(&given_up),
+        };
+        shared.hook((), |hooks| hooks.on_end(self.message, error, took));
         end
     }
 

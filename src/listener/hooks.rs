@@ -1,6 +1,6 @@
 //! Hooks: a program observes its listener and may decide what an idle task does.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::handler::HandlerError;
 use crate::{
@@ -31,6 +31,17 @@ pub trait Hooks: Send + Sync + 'static {
     /// found it. `None`: it is pushed, or no reason is known.
     fn on_mode_changed(&self, mode: ListenerMode, cause: Option<&str>) {
         let _ = (mode, cause);
+    }
+
+    /// A handler receives a message.
+    fn on_start(&self, message: &Message) {
+        let _ = message;
+    }
+
+    /// The handling of a message ended, before the message is deleted or released; without an error
+    /// it was handled.
+    fn on_end(&self, message: &Message, error: Option<&HandlerError>, took: Duration) {
+        let _ = (message, error, took);
     }
 
     /// A message was moved to the poison queue, for this reason.

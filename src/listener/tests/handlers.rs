@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    listener::{Hooks, ListenerMode, Postponed},
+    listener::{HandlerError, Hooks, ListenerMode, Postponed},
     queue::Message,
 };
 
@@ -133,7 +133,17 @@ impl Hooks for Told {
         self.0.lock().expect("no panic").push(format!("{mode:?}"));
     }
 
-    fn on_poisoned(&self, message: &Message, error: &crate::listener::HandlerError) {
+    fn on_start(&self, message: &Message) {
+        let body = String::from_utf8_lossy(&message.body).into_owned();
+        self.0.lock().expect("no panic").push(body);
+    }
+
+    fn on_end(&self, _: &Message, error: Option<&HandlerError>, _: Duration) {
+        let end = error.map_or("handled".to_owned(), ToString::to_string);
+        self.0.lock().expect("no panic").push(end);
+    }
+
+    fn on_poisoned(&self, message: &Message, error: &HandlerError) {
         let body = String::from_utf8_lossy(&message.body).into_owned();
         let mut all = self.0.lock().expect("no panic");
         all.push(format!("{body} {error}"));
@@ -141,7 +151,7 @@ impl Hooks for Told {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_observe_each_mode_and_poisoned_messages() {
+async fn hooks_observe_each_mode_each_handling_and_poisoned_messages() {
     let bench = Bench::new();
     let told = Told::default();
     let config = ListenerConfig {
@@ -157,5 +167,5 @@ async fn hooks_observe_each_mode_and_poisoned_messages() {
     bench.relay.shutdown().await;
     seconds(1).await;
     let told = told.0.lock().expect("no panic").clone();
-    assert_eq!(told, ["Pushed", "job no good", "Polling"]);
+    assert_eq!(told, ["Pushed", "job", "no good", "job no good", "Polling"]);
 }
