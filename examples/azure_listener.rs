@@ -23,7 +23,7 @@ async fn main() -> reveille::Result<()> {
     let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
 
     let queue = AzureQueue::from_connection_string(&connection, &name)?;
-    let queue = Retrying::new(queue, RetryConfig::default());
+    let queue = Retrying::new(Arc::new(queue), RetryConfig::default());
     queue.create().await?;
 
     let config = ListenerConfig::default();

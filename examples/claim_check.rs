@@ -18,11 +18,12 @@ async fn main() -> reveille::Result<()> {
     println!("the queue takes {} bytes", queue.limits().body);
 
     // Producers and consumers wrap the queue in the same way, including a listener's queue.
-    let queue = ClaimCheck::new(queue, Arc::new(store), ClaimConfig::default())?;
+    let inner = Arc::new(queue);
+    let queue = ClaimCheck::new(inner.clone(), Arc::new(store), ClaimConfig::default())?;
     let report = vec![b'x'; 1_000_000];
     queue.put(vec![NewMessage::new(report)]).await?;
 
-    for reference in queue.inner().peek(1).await? {
+    for reference in inner.peek(1).await? {
         println!("in the queue: {} bytes", reference.body.len());
     }
     for message in queue.get(1, Duration::from_secs(30)).await? {

@@ -30,7 +30,6 @@ struct Row {
     id: MessageId,
     body: Vec<u8>,
     visible_at: Instant,
-    ends_at: Option<Instant>,
     inserted_at: SystemTime,
     dequeue_count: u32,
     /// The number of deliveries; a receipt is valid until the next delivery.
@@ -43,12 +42,8 @@ impl OwnQueue {
         Self { address, rows }
     }
 
-    /// Returns the rows, after the expired messages are removed.
     fn rows(&self) -> MutexGuard<'_, Vec<Row>> {
-        let mut rows = self.rows.lock().expect("no thread panics with it");
-        let now = Instant::now();
-        rows.retain(|row| row.ends_at.is_none_or(|end| end > now));
-        rows
+        self.rows.lock().expect("no thread panics with it")
     }
 
     /// Runs `work` with the message of a receipt, if the receipt is still valid.
@@ -108,7 +103,6 @@ impl WorkQueue for OwnQueue {
                 id,
                 body: message.body.to_vec(),
                 visible_at: now + message.delay,
-                ends_at: message.time_to_live.map(|life| now + life),
                 inserted_at: SystemTime::now(),
                 dequeue_count: 0,
                 hand_out: 0,

@@ -16,7 +16,10 @@ pub(crate) mod fault;
     allow(dead_code, reason = "a policy file is no setting")
 )]
 pub(crate) mod file;
-#[cfg(any(feature = "listener", feature = "sqlite", feature = "store"))]
+#[cfg(any(
+    feature = "coordination",
+    all(feature = "listener", any(feature = "azure", feature = "sqlite"))
+))]
 pub(crate) mod fnv;
 #[cfg(any(feature = "console", feature = "listener", feature = "relay"))]
 pub(crate) mod histogram;

@@ -29,11 +29,11 @@ pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},
     dead_letters::DeadLetter,
-    forget::{Forgotten, Renewed},
+    forget::Forgotten,
     manager::QueueManager,
     message::{Destination, MessageId},
     status::{
-        DestinationStatus, HandedOver, HistoryEntry, ManagerStatus, MessageStatus, QueueStatus,
+        DestinationStatus, HistoryEntry, ManagerStatus, MessageState, MessageStatus, QueueStatus,
     },
     steps::ReceivedMessage,
     transaction::Transaction,

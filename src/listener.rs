@@ -23,7 +23,6 @@ mod poison_queue;
 pub(crate) mod policy_file;
 pub mod scaling;
 mod shared;
-mod stream;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -39,22 +38,14 @@ pub use self::{
     budget::Budget,
     builder::ListenerBuilder,
     config::ListenerConfig,
-    handler::{
-        BatchFailures, BatchHandler, Delivery, Handler, HandlerError, HandlerResult, Postponed,
-        Rejected, RetryAfter,
-    },
-    hooks::{Action, HandlingEnd, Hooks, ListenerError},
-    listeners::{Listeners, ListenersBuilder},
+    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
+    hooks::{Action, Hooks, ListenerError},
+    listeners::Listeners,
     poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
     shared::{ListenerMonitor, ListenerStats, QueryState},
-    stream::{Messages, Received},
 };
 pub use crate::listener::scaling::ListenerMode;
-use crate::{
-    base::task::Scope,
-    error::{Error, Result},
-    queue::WorkQueue,
-};
+use crate::{base::task::Scope, error::Result, queue::WorkQueue};
 
 /// Reads a queue: gets messages, runs the handler, and deletes handled messages.
 ///
@@ -104,37 +95,6 @@ impl Listener {
     pub fn start_listener(&self, count: usize) {
         self.shared
             .change(|scaler, now, _| scaler.start_more(count, now));
-    }
-
-    /// Gets no more messages until [`Listener::resume`]; messages that it holds are handled to
-    /// their end. Then it ends its stream, so that the relay wakes other listeners instead. Until
-    /// the last message is handled, a wake-up that a [group](crate::SubscribeOptions::group) shares
-    /// may go to this listener first, and to another member a second later.
-    pub fn pause(&self) {
-        self.shared.scaler(|scaler, _, _| scaler.pause());
-        self.shared.changed.notify_one();
-    }
-
-    /// Continues after [`Listener::pause`]: polls the queue at once, and receives wake-ups again.
-    pub fn resume(&self) {
-        self.shared.change(|scaler, now, _| scaler.resume(now));
-    }
-
-    /// Sets the maximum number of dequeue tasks from now on, instead of
-    /// [`ListenerConfig::max_tasks`]; never more than the [`Budget`] has slots. Surplus tasks end when
-    /// they have handled their messages. The relay still uses the capacity of the subscription.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it is 0; use [`Listener::pause`] for
-    /// no tasks.
-    pub fn set_max_tasks(&self, max_tasks: usize) -> Result<()> {
-        if max_tasks == 0 {
-            return Err(Error::invalid("max_tasks", "must be at least 1"));
-        }
-        let most = max_tasks.min(self.shared.config.budget.slots());
-        self.shared
-            .change(|scaler, now, _| scaler.set_max_tasks(most, now));
-        Ok(())
     }
 
     /// Returns the present state, with a depth that is read from the queue.

@@ -8,8 +8,7 @@
 //! gets the message.
 //!
 //! The contract, in addition to the documentation of each method:
-//! * A message is delivered at least once, until it is deleted or its time to live, if it has one,
-//!   ends.
+//! * A message is delivered at least once, until it is deleted.
 //! * After a get, no other consumer sees the message until its visibility time-out ends. Then it is
 //!   visible again, unless it was deleted.
 //! * A [`Receipt`] stays valid until the message is got again, released or renewed, even after its
@@ -20,7 +19,6 @@
 #[cfg(feature = "azure")]
 mod azure;
 pub(crate) mod claim_check;
-pub(crate) mod forward;
 pub mod json;
 mod limits;
 mod memory;
@@ -58,8 +56,7 @@ use crate::{
     types::{GroupName, QueueAddress},
 };
 
-/// A queue of messages that several processes work on. An `Arc` of a queue implements this trait
-/// too, so a wrapper can wrap an `Arc<dyn WorkQueue>`.
+/// A queue of messages that several processes work on.
 ///
 /// # Cancel safety
 /// A cancelled call may have taken effect.
@@ -95,15 +92,6 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// [refusal](ErrorKind::is_refusal) nothing was put. After any other error some messages may
     /// have been put.
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>>;
-
-    /// Puts messages; returns the outcome of each, in the same order. The default suits a queue
-    /// that puts all or none: each message has the outcome of [`WorkQueue::put`]. A queue that sends
-    /// messages one by one returns the outcome of each, so that [`Retrying`] repeats only the
-    /// failed ones.
-    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let count = messages.len();
-        outcome::for_each(count, self.put(messages).await)
-    }
 
     /// Gets up to `max` messages and hides them for `visibility_timeout`. Returns an empty list if
     /// no message is visible, and never more than [`QueueLimits::batch`] messages.

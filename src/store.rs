@@ -1,7 +1,7 @@
 //! Blob storage: small named values with ETags, for flags, ids, leases and sweeping.
 //!
 //! A [`BlobStore`] has what every cloud's blob service supports: reads, conditional writes,
-//! deletions and lists. Its [`Capabilities`] name what a store does not support. All stores pass
+//! deletions and lists. Some do not support a deletion on a condition, and say so. All stores pass
 //! one suite of checks (`contract`). The meaning of the content is unknown here.
 
 #[cfg(feature = "cloud")]
@@ -74,7 +74,7 @@ pub trait BlobStore: Display + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if the blob has another ETag; [`ErrorKind::Unsupported`] for a
-    /// condition on a store without [`Capabilities::conditional_delete`].
+    /// condition on a store without [`BlobStore::conditional_delete`].
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool>;
 
     /// Lists the blobs whose names begin with `prefix`, in the order of their names' bytes.
@@ -83,9 +83,9 @@ pub trait BlobStore: Display + Debug + Send + Sync + 'static {
     /// [`ErrorKind::Invalid`] for a malformed page token.
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page>;
 
-    /// Returns what the store supports.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+    /// Returns whether the store supports deletion with an ETag.
+    fn conditional_delete(&self) -> bool {
+        true
     }
 }
 
@@ -135,11 +135,13 @@ pub struct PageOptions {
 pub struct Page {
     /// The blobs, in the order of their names' bytes.
     pub entries: Vec<BlobEntry>,
+    /// Number of blobs whose names are no valid [`BlobName`]; only containers of other programs have such.
+    pub unnameable: u64,
     /// The token of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
-/// A blob in a list.
+/// A blob without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobEntry {
     /// Its name.
@@ -148,14 +150,8 @@ pub struct BlobEntry {
     pub etag: ETag,
     /// When it was written, by the store's clock.
     pub last_modified: SystemTime,
-}
-
-/// What a store supports; by default everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// Conditional deletion with an ETag.
-    pub conditional_delete: bool,
+    /// Its metadata, with names in lower case; `None` if a list does not contain it.
+    pub metadata: Option<BTreeMap<String, String>>,
 }
 
 /// The URLs that [`open`] accepts, for its error.
@@ -417,14 +413,10 @@ impl Page {
         entries.truncate(size);
         let last = entries.last().filter(|_| more);
         let next = last.map(|entry| entry.name.to_string());
-        Self { entries, next }
-    }
-}
-
-impl Default for Capabilities {
-    fn default() -> Self {
         Self {
-            conditional_delete: true,
+            entries,
+            unnameable: 0,
+            next,
         }
     }
 }

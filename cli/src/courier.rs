@@ -208,7 +208,7 @@ impl Verb {
                 // Opens it first: hosting creates a file.
                 let path = dir.open(settings).await?.path().to_owned();
                 let manager = QueueManager::host(path, QueueManagerConfig::default()).await?;
-                let removed = manager.new_identity().await?.removed;
+                let removed = manager.new_identity().await?;
                 let messages = output::count(removed, "message");
                 let line = format!("it has a new identity; {messages} of the original removed");
                 dir.output

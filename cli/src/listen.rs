@@ -36,7 +36,6 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille listen 'sqlite:jobs.db?queue=orders' --create -- ./handle-order
-  reveille listen 'sqlite:jobs.db?queue=orders' --batch -- ./import-lines
   reveille listen 'sqlite:jobs.db?queue=orders' --no-relay --until-empty -- sh -c 'wc -c'
 
 The command reads the message from its standard input. The command's environment has MESSAGE_ID, \
@@ -47,11 +46,6 @@ MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and MESSAGE_INSERTED_AT. Its exit code deci
   126, 127  no program could be run: tried again some seconds later, and no attempt is counted
   others    failed, as by a signal: it is redelivered, with a longer delay each time; after
             --max-dequeue-count attempts it goes to the poison queue
-
-With --batch the command runs once for all messages of a get. Its environment has MESSAGE_QUEUE and \
-MESSAGE_COUNT. Its standard input has one JSON object a line, as `queue get -o jsonl` prints them: \
-message_id, body (null if it is not UTF-8), body_base64, bytes, dequeue_count and inserted_at. The \
-exit code counts for all messages of the batch. The last attempt at a message runs without the others.
 
 Ctrl-C or SIGTERM: the listener gets no more messages and waits for its commands (--grace). Then it \
 sends them SIGTERM, and at last kills them. A second signal kills them at once. After SIGTERM the \
@@ -67,12 +61,9 @@ pub(super) struct Args {
     /// Create the queue if it is missing
     #[arg(long)]
     create: bool,
-    /// Run the command once for all messages of a get
-    #[arg(long, conflicts_with = "concurrency")]
-    batch: bool,
-    /// Number of messages that one dequeue task handles at the same time [default: 1]
-    #[arg(long, value_name = "N", value_parser = values::positive::<usize>)]
-    concurrency: Option<usize>,
+    /// Number of messages that one dequeue task handles at the same time
+    #[arg(long, value_name = "N", value_parser = values::positive::<usize>, default_value_t = 1)]
+    concurrency: usize,
     /// Maximum number of dequeue tasks [default: the number of CPUs; with --policy, by the policy]
     #[arg(long, value_name = "N", value_parser = values::positive::<usize>)]
     max_tasks: Option<usize>,
@@ -149,10 +140,6 @@ const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 const POISON_SUFFIX: &str = "-poison";
 /// With a policy file the policy decides. This cap bounds a mistake in the file.
 const MAX_POLICY_TASKS: usize = 1_000;
-/// Default size of a get with --batch: half of the maximum. Without --batch each message costs a
-/// process, far more than its get, so a larger get would only withhold messages from other
-/// machines.
-const BATCH_SIZE: usize = 16;
 
 /// A started listener and the parts that run beside it.
 struct RunningListener {
@@ -244,13 +231,6 @@ impl Args {
         builder: ListenerBuilder,
         worker: Arc<Worker>,
     ) -> reveille::Result<Listener> {
-        if self.batch {
-            let handle = move |batch: Vec<Delivery>| {
-                let worker = Arc::clone(&worker);
-                async move { worker.handle_batch(batch).await }
-            };
-            return builder.start_batches(handle).await;
-        }
         let handle = move |delivery: Delivery| {
             let worker = Arc::clone(&worker);
             async move { worker.handle(delivery).await }
@@ -259,15 +239,16 @@ impl Args {
     }
 
     fn config(&self) -> reveille::Result<ListenerConfig> {
-        let concurrency = self.concurrency.unwrap_or(1);
         let max_tasks = match (self.max_tasks, &self.policy) {
             (Some(most), _) => most,
             (None, Some(_)) => MAX_POLICY_TASKS,
             (None, None) => thread::available_parallelism().map_or(1, NonZero::get),
         };
         let mut config = ListenerConfig {
-            concurrency,
-            dequeue_batch_size: if self.batch { BATCH_SIZE } else { concurrency },
+            concurrency: self.concurrency,
+            // Each message costs a process, far more than its get, so a larger get would only
+            // withhold messages from other machines.
+            dequeue_batch_size: self.concurrency,
             max_tasks,
             visibility_timeout: self.visibility_timeout,
             max_handling_time: self.max_handling_time,
@@ -401,14 +382,13 @@ mod tests {
 
     #[test]
     fn a_get_takes_what_is_handled_at_once() {
-        for (typed, batch, concurrency) in [
-            (&["memory:q"][..], 1, 1),
-            (&["memory:q", "--concurrency", "8"], 8, 8),
-            (&["memory:q", "--batch"], 16, 1),
+        for (typed, expected) in [
+            (&["memory:q"][..], 1),
+            (&["memory:q", "--concurrency", "8"], 8),
         ] {
             let config = args(typed).config().expect("sound");
             let sizes = (config.dequeue_batch_size, config.concurrency);
-            assert_eq!(sizes, (batch, concurrency), "{typed:?}");
+            assert_eq!(sizes, (expected, expected), "{typed:?}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! Messages of queues: those to store, from the command line, a file or the standard input, and those
-//! that were read as JSON, for `queue get` and `queue peek`, and for the command of `listen --batch`.
+//! that were read as JSON, for `queue get` and `queue peek`.
 
 use std::{io, path::PathBuf, time::SystemTime};
 

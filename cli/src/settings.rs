@@ -111,7 +111,6 @@ table! {
         history_rows: u64 => history_rows,
         duplicate_window: Text<Span> => duplicate_window,
         names: Vec<String> => names,
-        hop_limit: usize => hop_limit,
         aliases: BTreeMap<String, Destination> => aliases,
         routes: Vec<Route> => routes,
     }
@@ -374,7 +373,6 @@ history_age = "1h"
 history_rows = 30
 duplicate_window = "3d"
 names = ["Rome:7610"]
-hop_limit = 4
 routes = [{ pattern = "*.east", hop = "gate:7600" }]
 [aliases]
 berlin = "reveille://berlin:7600/orders"
@@ -387,7 +385,7 @@ berlin = "reveille://berlin:7600/orders"
         assert_eq!((manager.max_outgoing, manager.max_queue), (10, Some(20)));
         assert_eq!(manager.max_age, Duration::from_secs(2 * 24 * 3600));
         assert_eq!(manager.history_age, Duration::from_secs(3600));
-        assert_eq!((manager.history_rows, manager.hop_limit), (30, 4));
+        assert_eq!(manager.history_rows, 30);
         assert_eq!(manager.duplicate_window, Duration::from_secs(3 * 24 * 3600));
         assert_eq!(manager.names, ["Rome:7610"]);
         let route = Route {

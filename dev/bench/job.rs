@@ -63,7 +63,7 @@ pub(crate) struct JobArgs {
 }
 
 /// A queue that counts its transactions.
-type MeteredQueue = Arc<Metered<Arc<dyn WorkQueue>>>;
+type MeteredQueue = Arc<Metered<dyn WorkQueue>>;
 
 /// Listeners, and the times at which their handlers ran.
 struct Listeners {

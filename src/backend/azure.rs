@@ -10,7 +10,7 @@ mod signing;
 
 use std::time::Duration;
 
-use azure_core::{error::ErrorKind as ClientErrorKind, http::RawResponse};
+use azure_core::error::ErrorKind as ClientErrorKind;
 
 pub use self::account::StorageAccount;
 pub(crate) use self::account::check_name;
@@ -19,7 +19,7 @@ pub(crate) use self::account::{CONNECTION_STRING, Credential, connection_string,
 pub(crate) use self::signing::client_options;
 #[cfg(test)]
 pub(crate) use self::signing::tests::signature_of;
-use crate::base::request_error::{RequestError, explanation, sanitized};
+use crate::base::request_error::{RequestError, sanitized};
 
 impl From<azure_core::Error> for RequestError {
     fn from(error: azure_core::Error) -> Self {
@@ -29,18 +29,13 @@ impl From<azure_core::Error> for RequestError {
                 error_code,
                 raw_response,
             } => {
-                let response = raw_response.as_deref();
-                let seconds = response.and_then(|r| header(r, "retry-after")?.parse().ok());
+                let seconds = raw_response.as_deref().and_then(|response| {
+                    let header = response.headers().get_optional_str(&"retry-after".into());
+                    header?.parse().ok()
+                });
                 Self::Answered {
                     status: u16::from(*status),
                     code: error_code.as_deref().map(sanitized).unwrap_or_default(),
-                    said: response.and_then(|response| {
-                        let body = str::from_utf8(response.body()).ok()?;
-                        explanation(u16::from(*status), body)
-                    }),
-                    request_id: response
-                        .and_then(|r| header(r, "x-ms-request-id"))
-                        .map(sanitized),
                     retry_after: seconds.map(Duration::from_secs),
                 }
             }
@@ -53,10 +48,6 @@ impl From<azure_core::Error> for RequestError {
             },
         }
     }
-}
-
-fn header<'a>(response: &'a RawResponse, name: &'static str) -> Option<&'a str> {
-    response.headers().get_optional_str(&name.into())
 }
 
 #[cfg(test)]

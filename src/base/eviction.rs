@@ -6,10 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use tokio_util::sync::CancellationToken;
@@ -18,63 +15,50 @@ use crate::base::sync::lock;
 
 /// The bounded set of peers. Clones are the same set.
 #[derive(Debug, Clone)]
-pub(crate) struct EvictingPool {
-    inner: Arc<PoolInner>,
-}
+pub(crate) struct EvictingPool(Arc<Mutex<PoolMembers>>);
 
 /// A peer's membership of the set, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PoolPlace {
-    pool: Arc<PoolInner>,
+    pool: EvictingPool,
     number: u64,
     evicted: CancellationToken,
 }
 
 #[derive(Debug)]
-struct PoolInner {
-    max: usize,
-    members: Mutex<PoolMembers>,
-    evictions: AtomicU64,
-}
-
-#[derive(Debug, Default)]
 struct PoolMembers {
+    max: usize,
     next: u64,
+    evictions: u64,
     by_age: BTreeMap<u64, CancellationToken>,
 }
 
 impl EvictingPool {
     /// Creates a set of at most `max` peers; 0 counts as 1.
     pub(crate) fn new(max: usize) -> Self {
-        let inner = PoolInner {
+        Self(Arc::new(Mutex::new(PoolMembers {
             max: max.max(1),
-            members: Mutex::default(),
-            evictions: AtomicU64::new(0),
-        };
-        Self {
-            inner: Arc::new(inner),
-        }
+            next: 0,
+            evictions: 0,
+            by_age: BTreeMap::new(),
+        })))
     }
 
     /// Adds a peer, and evicts the oldest if the set is full.
     pub(crate) fn enter(&self) -> PoolPlace {
         let evicted = CancellationToken::new();
-        let mut members = self.inner.members();
-        let oldest = if members.by_age.len() >= self.inner.max {
-            members.by_age.pop_first()
-        } else {
-            None
-        };
+        let mut members = lock(&self.0);
+        if members.by_age.len() >= members.max
+            && let Some((_, oldest)) = members.by_age.pop_first()
+        {
+            members.evictions += 1;
+            oldest.cancel();
+        }
         let number = members.next;
         members.next += 1;
         members.by_age.insert(number, evicted.clone());
-        drop(members);
-        if let Some((_, oldest)) = oldest {
-            self.inner.evictions.fetch_add(1, Ordering::Relaxed);
-            oldest.cancel();
-        }
         PoolPlace {
-            pool: Arc::clone(&self.inner),
+            pool: self.clone(),
             number,
             evicted,
         }
@@ -82,7 +66,7 @@ impl EvictingPool {
 
     /// Returns the number of evicted peers so far.
     pub(crate) fn evictions(&self) -> u64 {
-        self.inner.evictions.load(Ordering::Relaxed)
+        lock(&self.0).evictions
     }
 }
 
@@ -93,15 +77,9 @@ impl PoolPlace {
     }
 }
 
-impl PoolInner {
-    fn members(&self) -> MutexGuard<'_, PoolMembers> {
-        lock(&self.members)
-    }
-}
-
 impl Drop for PoolPlace {
     fn drop(&mut self) {
-        self.pool.members().by_age.remove(&self.number);
+        lock(&self.pool.0).by_age.remove(&self.number);
     }
 }
 

@@ -61,8 +61,6 @@ pub(crate) enum Fault {
     LostGetUnsaid,
     /// Section 6: an announced end of a stream counts as one, even after the next attempt fails.
     AnnouncedForever,
-    /// Attempts: a message's last attempt shares a run with other messages.
-    LastTryShared,
     /// Attempts: a handled message that could not be deleted is handled again by the same listener.
     SettledHandledAgain,
     /// R8: DRAINED is said while another task holds messages.

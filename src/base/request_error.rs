@@ -2,8 +2,7 @@
 //!
 //! The errors of clients contain URLs with signatures, whole answers, and for a refused request the
 //! signature that was sent. So only parts that are known to be harmless are kept: the status, the
-//! code, the service's sentence (but not where it refuses the credential), the request's id, and the
-//! innermost cause of a connection error.
+//! code, and the innermost cause of a connection error.
 
 use std::{error::Error as StdError, fmt::Display, time::Duration};
 
@@ -15,14 +14,10 @@ use crate::{
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    #[error("the service answered {status} {code}{}{}", part(": ", said.as_deref(), ""), part(" (request ", request_id.as_deref(), ")"))]
+    #[error("the service answered {status} {code}")]
     Answered {
         status: u16,
         code: String,
-        /// The service's own explanation.
-        said: Option<String>,
-        /// For questions to the service's support.
-        request_id: Option<String>,
         retry_after: Option<Duration>,
     },
     #[error("no answer came in time")]
@@ -43,8 +38,6 @@ impl RequestError {
         Self::Answered {
             status,
             code: sanitized(code),
-            said: None,
-            request_id: None,
             retry_after: None,
         }
     }
@@ -69,11 +62,6 @@ impl RequestError {
             Self::Answered { code, .. } => code,
             _ => "",
         }
-    }
-
-    /// Returns whether the service, or a proxy before it, answered that it lacks the request.
-    pub(crate) fn is_unimplemented(&self) -> bool {
-        matches!(self, Self::Answered { status: 501, .. })
     }
 
     pub(crate) fn kind(&self) -> ErrorKind {
@@ -155,20 +143,7 @@ fn kind_of(status: u16, code: &str) -> ErrorKind {
     }
 }
 
-/// Returns the sentence in an answer's XML that explains its error. None where the service refuses a
-/// credential, parts of which may be in it.
-pub(crate) fn explanation(status: u16, body: &str) -> Option<String> {
-    if matches!(status, 401 | 403) {
-        return None;
-    }
-    let (_, rest) = body.split_once("<Message>")?;
-    let (text, _) = rest.split_once("</Message>")?;
-    let line = without_query(text.trim_start());
-    let line = line.trim_end_matches(['.', ' ', '\r']);
-    (!line.is_empty() && !line.contains("sig=")).then(|| line.to_owned())
-}
-
-/// Keeps only the characters of codes and ids.
+/// Keeps only the characters of codes.
 pub(crate) fn sanitized(text: &str) -> String {
     const LONGEST: usize = 64;
     let fits = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
@@ -180,11 +155,6 @@ pub(crate) fn without_query(text: &str) -> String {
     const LONGEST: usize = 200;
     let first = text.split(['?', '\n']).next().unwrap_or_default();
     first.chars().take(LONGEST).collect()
-}
-
-/// Returns a part of a message that may be missing.
-fn part(before: &str, text: Option<&str>, after: &str) -> String {
-    text.map_or_else(String::new, |text| format!("{before}{text}{after}"))
 }
 
 #[cfg(test)]
@@ -221,42 +191,18 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_and_request_id_are_kept() {
+    fn retry_after_is_kept() {
         let error = RequestError::Answered {
             status: 503,
             code: "ServerBusy".into(),
-            said: explanation(503, "<Message>The server is busy.\nRequestId:1-2</Message>"),
-            request_id: Some("1-2".into()),
             retry_after: Some(Duration::from_secs(7)),
         };
-        let words = "the service answered 503 ServerBusy: The server is busy (request 1-2)";
+        let words = "the service answered 503 ServerBusy";
         assert_eq!(error.to_string(), words);
         let error = error.about("queue `a/q`");
         let words = "queue `a/q` is asked more often than it allows";
         assert_eq!(error.message(), words);
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
         assert!(error.is_retryable());
-    }
-
-    #[test]
-    fn an_explanation_is_one_line_and_has_no_part_of_a_credential() {
-        let version = "<?xml version=\"1.0\"?><Error><Code>InvalidHeaderValue</Code><Message>The API \
-                       version 2025-11-05 is not supported by Azurite. Please upgrade.\nRequestId:1\
-                       </Message></Error>";
-        let said = explanation(400, version).expect("a sentence");
-        assert!(
-            said.ends_with("is not supported by Azurite. Please upgrade"),
-            "{said}"
-        );
-        for (status, body) in [
-            (403, "<Message>The signature c2ln is wrong</Message>"),
-            (400, "<Message>sig=c2ln is wrong</Message>"),
-            (400, "<Message></Message>"),
-            (400, "no XML"),
-        ] {
-            assert_eq!(explanation(status, body), None, "{body}");
-        }
-        let long = format!("<Message>{}</Message>", "x".repeat(5_000));
-        assert_eq!(explanation(400, &long).map(|said| said.len()), Some(200));
     }
 }

@@ -133,14 +133,6 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         retries
     }
 
-    /// Ends the stream (`true`) or opens the next one (`false`).
-    pub(super) fn pause(&mut self, paused: bool) {
-        if self.protocol.reconnect().pause(paused, self.timer.now()) {
-            self.stream = Phase::None;
-            self.publish_link();
-        }
-    }
-
     fn publish_link(&self) {
         let link = self.protocol.link_state();
         self.link.send_if_modified(|published| {

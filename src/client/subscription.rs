@@ -160,10 +160,6 @@ impl WakeStream for Subscription {
         self.0.retry_after_refusal(after)
     }
 
-    fn pause(&mut self, paused: bool) {
-        self.0.pause(paused);
-    }
-
     fn link(&self) -> watch::Receiver<LinkState> {
         Self::link(self)
     }

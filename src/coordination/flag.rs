@@ -313,7 +313,7 @@ impl Inner {
             ended_etag,
         };
         // Asked after the read: a store may find out by its first requests.
-        let can_remove = self.blobs.store.capabilities().conditional_delete;
+        let can_remove = self.blobs.store.conditional_delete();
         self.registry(|registry| {
             registry.finish_read(name, began, read, wall, can_remove);
         });

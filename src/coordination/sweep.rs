@@ -43,8 +43,8 @@ use crate::{
     coordination::lease::{Lease, LeaseConfig},
     error::{Error, ErrorKind, Result},
     store::{
-        self, BlobName, BlobStore, PageOptions,
-        container::{self, Account, Container, HeadPage},
+        self, BlobName, BlobStore, Page, PageOptions,
+        container::{self, Account, Container},
         write_over,
     },
 };
@@ -151,7 +151,7 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 const ATTEMPTS: usize = 5;
 
 /// A page that was taken: the container's index, and the list or why it failed.
-type TakenPage = (usize, Result<HeadPage>);
+type TakenPage = (usize, Result<Page>);
 
 impl Sweeper {
     /// Makes an instance. Containers are accessed when they are swept.
@@ -441,7 +441,7 @@ impl Sweeper {
                 };
                 counts.seen += listed.unnameable;
                 counts.left += listed.unnameable;
-                for head in listed.heads {
+                for head in listed.entries {
                     let Some(head) = with_metadata(container, head).await? else {
                         continue;
                     };

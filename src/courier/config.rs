@@ -43,8 +43,6 @@ pub struct QueueManagerConfig {
     pub routes: Vec<Route>,
     /// Names for destinations: `orders@berlin` is the queue `orders` at the machine of `berlin`.
     pub aliases: BTreeMap<String, Destination>,
-    /// The maximum number of machines that a message passes.
-    pub hop_limit: usize,
     /// Allows a new file in the place of a damaged file that was set aside.
     pub allow_new_file: bool,
 }
@@ -80,8 +78,6 @@ impl Default for QueueManagerConfig {
             names: Vec::new(),
             routes: Vec::new(),
             aliases: BTreeMap::new(),
-            // As many as an IP network's early routing protocols: a longer path is a loop.
-            hop_limit: 16,
             allow_new_file: false,
         }
     }
@@ -117,9 +113,6 @@ impl QueueManagerConfig {
             name.make_ascii_lowercase();
             check_authority(name)?;
         }
-        if self.hop_limit == 0 || self.hop_limit > 255 {
-            return Err(Error::invalid("hop_limit", "must be 1 to 255"));
-        }
         for route in &mut self.routes {
             route.pattern.make_ascii_lowercase();
             route.hop.make_ascii_lowercase();
@@ -151,8 +144,12 @@ impl QueueManagerConfig {
 
     /// Returns the other machine that a destination names.
     pub(super) fn remote<'a>(&self, to: &'a Destination) -> Option<&'a str> {
-        let is_own = |authority: &str| self.names.iter().any(|name| name == authority);
-        to.authority().filter(|authority| !is_own(authority))
+        to.authority().filter(|authority| !self.is_own(authority))
+    }
+
+    /// Returns whether this is a name of this machine.
+    pub(super) fn is_own(&self, authority: &str) -> bool {
+        self.names.iter().any(|name| name == authority)
     }
 
     /// Returns the next machine on the way to `authority`.
@@ -253,13 +250,6 @@ mod tests {
                     ..base()
                 },
                 "max_outgoing",
-            ),
-            (
-                QueueManagerConfig {
-                    hop_limit: 0,
-                    ..base()
-                },
-                "hop_limit",
             ),
             (
                 QueueManagerConfig {

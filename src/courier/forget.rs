@@ -44,15 +44,6 @@ impl QueueManager {
     }
 }
 
-/// The result of [`QueueManager::new_identity`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Renewed {
-    /// Messages that the file held for their senders, or whose next machine had not confirmed them. The
-    /// original has them.
-    pub removed: u64,
-}
-
 impl QueueManager {
     /// Forgets which principal has shown the queue file of a sender first, so that another one may; returns
     /// whether the file was known.
@@ -71,12 +62,13 @@ impl QueueManager {
     /// settle. Call it for a file that [`QueueManager::host`] has opened, before it is hosted.
     ///
     /// Messages that wait for other machines stay; each of them arrives once, from the original or from the
-    /// copy.
+    /// copy. Those that the file held for their senders, or whose next machine had not confirmed them, are
+    /// removed: the original has them. Returns their number.
     ///
     /// # Errors
     /// Of the file.
-    pub async fn new_identity(&self) -> Result<Renewed> {
-        let renewed = self.database().write(|transaction| {
+    pub async fn new_identity(&self) -> Result<u64> {
+        let removed = self.database().write(|transaction| {
             transaction.execute("UPDATE identity SET id = randomblob(16)", [])?;
             let mut removed = transaction.execute("DELETE FROM inbound WHERE queue <> ''", [])?;
             // The ids of messages that were given up.
@@ -85,11 +77,9 @@ impl QueueManager {
             transaction.execute("DELETE FROM senders", [])?;
             let update = "UPDATE hops SET uncertain_upto = 0, receiver = NULL, connected_at = NULL";
             transaction.execute(update, [])?;
-            Ok(Renewed {
-                removed: removed as u64,
-            })
+            Ok(removed as u64)
         });
-        renewed.await
+        removed.await
     }
 }
 

@@ -110,7 +110,7 @@ const ERROR_OF_RELAY: usize = 1;
 const GREETING_INTERVAL: Duration = Duration::from_secs(3600);
 /// The longest wait for the connections' end.
 const ENDING: Duration = Duration::from_secs(2);
-/// How often expired rows and old history are removed.
+/// How often old history is removed.
 const MAINTENANCE: Duration = Duration::from_secs(10);
 /// The pause between two steps of maintenance.
 const MAINTENANCE_GAP: Duration = Duration::from_millis(20);
@@ -232,7 +232,7 @@ impl Shared {
             }
             if recovered.elapsed() >= self.config.interval {
                 recovered = Instant::now();
-                if let Err(error) = self.recover().await {
+                if let Err(error) = self.manager.recover().await {
                     let text = "messages of dead processes stay hidden";
                     self.report(ERROR_OF_FILE, &error, text);
                 }
@@ -275,14 +275,6 @@ impl Shared {
     fn file_changed(&self) {
         self.changed.notify_one();
         self.unnotified.notify_one();
-    }
-
-    /// Gives back what dead processes had received.
-    async fn recover(&self) -> Result<()> {
-        if self.manager.has_taken().await? {
-            self.manager.recover().await?;
-        }
-        Ok(())
     }
 
     async fn maintain(self: Arc<Self>) {

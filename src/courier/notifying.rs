@@ -31,7 +31,7 @@ use crate::{
             limit,
         },
     },
-    types::{Accepted, Notification, Notifier},
+    types::{Notification, Notifier},
 };
 
 /// A row of `unnotified`.
@@ -160,7 +160,11 @@ impl Shared {
             }
         }
         let mut of_all = None;
-        for (row, result) in sent.into_iter().zip(send(notifier, notifications).await?) {
+        let results = match notifications.is_empty() {
+            true => Vec::new(),
+            false => notifier.notify_each(notifications).await?,
+        };
+        for (row, result) in sent.into_iter().zip(results) {
             match result {
                 Ok(_) => told.push(row),
                 Err(error) if is_of_a_queue(&error) => refuse(&row, error),
@@ -203,34 +207,6 @@ impl Drop for Queued {
     fn drop(&mut self) {
         self.0.notifies.store(false, Ordering::Release);
     }
-}
-
-/// Notifies of all at once, or one by one where a single one is the cause of an error of all. The results
-/// end with the first error that concerns all queues.
-async fn send(
-    notifier: &dyn Notifier,
-    notifications: Vec<Notification>,
-) -> Result<Vec<Result<Accepted>>> {
-    if notifications.is_empty() {
-        return Ok(Vec::new());
-    }
-    let error = match notifier.notify_each(notifications.clone()).await {
-        Err(error) if is_of_a_queue(&error) => error,
-        results => return results,
-    };
-    if notifications.len() == 1 {
-        return Ok(vec![Err(error)]);
-    }
-    let mut results = Vec::with_capacity(notifications.len());
-    for notification in notifications {
-        let result = notifier.notify(vec![notification]).await;
-        let concerns_all = result.as_ref().is_err_and(|error| !is_of_a_queue(error));
-        results.push(result.map(|accepted| accepted.first().copied().unwrap_or_default()));
-        if concerns_all {
-            break;
-        }
-    }
-    Ok(results)
 }
 
 /// Returns whether an error of the relay is about a queue, and not about all of them.

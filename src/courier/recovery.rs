@@ -86,6 +86,13 @@ impl QueueManager {
     /// # Errors
     /// Of the file.
     pub(crate) async fn recover(&self) -> Result<usize> {
+        let taken = "SELECT EXISTS (SELECT 1 FROM taken)";
+        let any = self
+            .database()
+            .run(move |connection| connection.query_row(taken, [], |row| row.get(0)));
+        if !any.await? {
+            return Ok(0);
+        }
         let path = self.path().to_owned();
         let recovered = self.database().write(move |transaction| {
             let mut select = transaction.prepare_cached("SELECT DISTINCT process FROM taken")?;
@@ -103,14 +110,6 @@ impl QueueManager {
         let given_back = recovered.await?;
         self.remove_dead_files();
         Ok(given_back)
-    }
-
-    /// Returns whether a process has messages that it received, without a write.
-    pub(crate) async fn has_taken(&self) -> Result<bool> {
-        let taken = "SELECT EXISTS (SELECT 1 FROM taken)";
-        self.database()
-            .run(move |connection| connection.query_row(taken, [], |row| row.get(0)))
-            .await
     }
 
     /// Removes the files of dead processes.

@@ -1,8 +1,8 @@
-//! Removal in small steps: expired messages, history, messages that are too old, and free pages.
+//! Removal in small steps: history, messages that are too old, and free pages.
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use rusqlite::{Connection, Transaction};
 
@@ -12,15 +12,8 @@ use super::{
     manager::QueueManager,
 };
 use crate::{
-    base::{
-        clock::{Clock, Tick},
-        sync::lock,
-    },
     error::Result,
-    queue::sqlite::{
-        clock::{self, Micros},
-        remove_expired,
-    },
+    queue::sqlite::clock::{self, Micros},
 };
 
 /// The rows that a step removes. Each takes some microseconds.
@@ -60,42 +53,8 @@ const REMOVE_SENDERS: &str =
 /// A sender connects at least once an hour while it has a host. One that was away for this long, and
 /// for the age limit, does not come back.
 const ABSENT: Micros = 2 * 24 * 3_600_000_000;
-/// After this long each sender has connected again.
+/// After this long each sender has connected again: it could not while this machine was off.
 const GREETED: Duration = Duration::from_secs(2 * 3_600);
-
-/// A file's clock that runs ahead of the process's by more has jumped.
-const JUMP: Micros = 60_000_000;
-
-/// Tells for how long this process has run without a jump of the file's clock. A sender could not
-/// connect while this machine was off, and is not away because a clock has jumped.
-#[derive(Debug)]
-pub(super) struct SteadyClock {
-    clock: Clock,
-    since: Tick,
-    last: Option<(Tick, Micros)>,
-}
-
-impl SteadyClock {
-    pub(super) fn new() -> Self {
-        let clock = Clock::new();
-        Self {
-            clock,
-            since: clock.now(),
-            last: None,
-        }
-    }
-
-    /// Notes the present time of both clocks.
-    fn runs_for(&mut self, tick: Tick, now: Micros) -> Duration {
-        if let Some((last_tick, last_now)) = self.last.replace((tick, now)) {
-            let ahead = now.saturating_sub(last_now) - micros(tick.since(last_tick));
-            if ahead > JUMP {
-                self.since = tick;
-            }
-        }
-        tick.since(self.since)
-    }
-}
 
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
@@ -112,12 +71,11 @@ impl QueueManager {
         let removed = removed.await?;
         let absent = micros(self.config().max_age).max(ABSENT);
         let gone = absent.saturating_add(micros(self.config().history_age));
-        let shared = Arc::clone(&self.shared);
-        let tick = lock(&shared.steady).clock.now();
+        let is_greeted = self.shared.opened.elapsed() >= GREETED;
         let buried = self.database().write(move |transaction| {
             let now = clock::advance(transaction)?;
             let wall = clock::machine_time();
-            if lock(&shared.steady).runs_for(tick, now) >= GREETED {
+            if is_greeted {
                 bury_absent(transaction, wall.saturating_sub(absent), (now, wall))?;
                 transaction.execute(REMOVE_HELD, [now.saturating_sub(gone)])?;
                 transaction.execute(REMOVE_SENDERS, [now.saturating_sub(absent)])?;
@@ -130,7 +88,7 @@ impl QueueManager {
     }
 }
 
-/// Removes expired messages and history; returns whether a step was a full one.
+/// Removes history; returns whether a step was a full one.
 fn remove(
     transaction: &Transaction<'_>,
     config: &QueueManagerConfig,
@@ -143,11 +101,9 @@ fn remove(
     };
     let cut = now.saturating_sub(micros(config.history_age));
     let most = i64::try_from(config.history_rows).unwrap_or(i64::MAX);
-    // Listeners remove them too, but a queue may be read by transactions only.
-    let mut is_full = remove_expired(transaction, now)?;
     transaction.prepare_cached(REMOVE_HOPS)?.execute(())?;
     let known_from = now.saturating_sub(micros(config.duplicate_window));
-    is_full |= delete(REMOVE_ARRIVED, known_from, STEP)?;
+    let mut is_full = delete(REMOVE_ARRIVED, known_from, STEP)?;
     for sql in [MERGE_DUE, REMOVE_MERGED] {
         transaction.prepare_cached(sql)?.execute([now])?;
     }
@@ -179,26 +135,4 @@ fn shrink(connection: &Connection) -> rusqlite::Result<bool> {
     let mut rows = step.query(())?;
     while rows.next()?.is_some() {}
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_that_jumps_begins_again() {
-        const HOUR: u64 = 3_600;
-        let mut steady = SteadyClock::new();
-        let mut at = |seconds: u64, jumped: u64| {
-            let now = Micros::try_from((seconds + jumped) * 1_000_000).expect("small");
-            steady.runs_for(Tick::from_nanos(seconds * 1_000_000_000), now)
-        };
-        let hours = |hours: u64| Duration::from_secs(hours * HOUR);
-        assert!(at(HOUR, 0) <= hours(1));
-        assert!(at(3 * HOUR, 30) > GREETED, "no jump");
-        let jumped = 20 * 24 * HOUR;
-        assert_eq!(at(4 * HOUR, jumped), Duration::ZERO);
-        assert_eq!(at(5 * HOUR, jumped), hours(1));
-        assert_eq!(at(7 * HOUR, jumped), hours(3));
-    }
 }

@@ -4,7 +4,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::{
+    Deserialize, Serialize,
+    de::{
+        IntoDeserializer as _,
+        value::{self, StrDeserializer},
+    },
+};
 
 use super::{
     manager::QueueManager,
@@ -89,68 +96,42 @@ pub struct HistoryEntry {
 /// Where a message is, as far as this machine knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum MessageStatus {
-    /// It is on its way to another machine.
-    Outgoing {
-        /// Where it goes.
-        destination: Destination,
-        /// The next machine.
-        hop: String,
-        /// How far the next machine has it.
-        handed_over: HandedOver,
-        /// The time of the last change.
-        at: SystemTime,
-        /// The last error of the next machine, if the message waits for it.
-        last_error: Option<String>,
-    },
-    /// It came from another machine and is not yet visible.
-    Accepted {
-        /// The queue.
-        queue: String,
-        /// The time at which it was stored.
-        at: SystemTime,
-    },
-    /// It waits for a consumer.
-    Arrived {
-        /// The queue.
-        queue: String,
-        /// The time at which it was committed or became visible.
-        at: SystemTime,
-    },
-    /// A consumer has got it.
-    BeingReceived {
-        /// The queue.
-        queue: String,
-        /// The number of gets so far.
-        dequeue_count: u32,
-    },
-    /// A committed transaction has received it.
-    Received {
-        /// The queue.
-        queue: String,
-        /// The time of the commit.
-        at: SystemTime,
-    },
-    /// It could not be delivered.
-    DeadLetter {
-        /// Where it was sent.
-        destination: Destination,
-        /// Why it was not delivered.
-        reason: String,
-        /// The time at which it became a dead letter.
-        at: SystemTime,
-    },
+pub struct MessageStatus {
+    /// Its state.
+    pub state: MessageState,
+    /// Where it goes, or the queue of this file that has it.
+    pub destination: Destination,
+    /// The next machine of a message to another one.
+    pub hop: Option<String>,
+    /// The time of the last change; `None` while it is being received.
+    pub changed_at: Option<SystemTime>,
+    /// Why it was not delivered, or the last error of the next machine that it waits for.
+    pub reason: Option<String>,
+    /// The number of gets so far, of a message in a queue of this file.
+    pub dequeue_count: Option<u32>,
 }
 
-/// How far the next machine has a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandedOver {
+/// The states of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MessageState {
     /// It waits here for the next machine.
     Ready,
     /// The next machine has stored it; it is not yet visible there.
     Sent,
     /// It is visible at the next machine, or that machine passes it on.
-    Visible,
+    Confirmed,
+    /// It came from another machine and is not yet visible.
+    Accepted,
+    /// It waits for a consumer.
+    Arrived,
+    /// A consumer has got it.
+    BeingReceived,
+    /// A committed transaction has received it.
+    Received,
+    /// It could not be delivered.
+    DeadLetter,
 }
 
 const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
@@ -170,6 +151,28 @@ const HISTORY: &str = "SELECT * FROM (
        SELECT uid, authority, queue, size, stored_at, confirmed_at AS at FROM outgoing
          WHERE status = 3 ORDER BY confirmed_at DESC LIMIT ?1)
      ORDER BY at DESC, uid DESC LIMIT ?1";
+/// Searches the tables from the most to the least telling one.
+const FIND: &str = "SELECT state, authority, queue, hop, at, reason, gets FROM (
+       SELECT 1 AS place, 'dead_letter' AS state, authority, queue, NULL AS hop, died_at AS at, reason,
+         NULL AS gets FROM dead_letters WHERE uid = ?1
+     UNION ALL
+       SELECT 2, iif(is_got, 'being_received', 'arrived'), '', name, NULL,
+         iif(is_got, NULL, inserted_at), NULL, dequeue_count FROM (
+           SELECT q.name, m.inserted_at, m.dequeue_count,
+             m.visible_at > ?2 AND m.dequeue_count > 0 AS is_got
+           FROM messages m JOIN queues q ON q.id = m.queue WHERE m.uid = ?1)
+     UNION ALL
+       SELECT 3, 'accepted', '', queue, NULL, arrived_at, NULL, NULL
+       FROM inbound WHERE uid = ?1 AND queue <> ''
+     UNION ALL
+       SELECT 4, 'received', '', queue, NULL, received_at, NULL, NULL FROM received WHERE uid = ?1
+     UNION ALL
+       SELECT 5, CASE status WHEN 1 THEN 'ready' WHEN 2 THEN 'sent' ELSE 'confirmed' END,
+         authority, queue, hop,
+         CASE status WHEN 1 THEN stored_at WHEN 2 THEN sent_at ELSE confirmed_at END,
+         (SELECT last_error FROM hops WHERE authority = hop AND status = 1), NULL
+       FROM outgoing WHERE uid = ?1)
+     ORDER BY place LIMIT 1";
 
 impl QueueManager {
     /// Returns where a message is, or `None` if this machine does not know it.
@@ -177,9 +180,12 @@ impl QueueManager {
     /// # Errors
     /// Of the file.
     pub async fn message_status(&self, id: MessageId) -> Result<Option<MessageStatus>> {
-        let found = self
-            .database()
-            .run_apart(SCHEMA, move |connection| find(connection, *id.as_bytes()));
+        let found = self.database().run_apart(SCHEMA, move |connection| {
+            let now = clock::now(connection)?;
+            let mut find = connection.prepare(FIND)?;
+            find.query_row(params![id.as_bytes(), now], message_status)
+                .optional()
+        });
         found.await
     }
 
@@ -269,90 +275,17 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
     })
 }
 
-type Read = fn(&Row<'_>, Micros) -> rusqlite::Result<MessageStatus>;
-
-/// Searches the tables from the most to the least telling one.
-fn find(connection: &Connection, uid: [u8; 16]) -> rusqlite::Result<Option<MessageStatus>> {
-    let now = clock::now(connection)?;
-    let searches: [(&str, Read); 5] = [
-        (
-            "SELECT authority, queue, reason, died_at FROM dead_letters WHERE uid = ?1",
-            |row, _| {
-                Ok(MessageStatus::DeadLetter {
-                    destination: destination(row, 0)?,
-                    reason: row.get(2)?,
-                    at: time(row, 3)?,
-                })
-            },
-        ),
-        (
-            "SELECT q.name, m.inserted_at, m.dequeue_count, m.visible_at
-             FROM messages m JOIN queues q ON q.id = m.queue WHERE m.uid = ?1",
-            in_queue,
-        ),
-        (
-            "SELECT queue, arrived_at FROM inbound WHERE uid = ?1 AND queue <> ''",
-            |row, _| {
-                Ok(MessageStatus::Accepted {
-                    queue: row.get(0)?,
-                    at: time(row, 1)?,
-                })
-            },
-        ),
-        (
-            "SELECT queue, received_at FROM received WHERE uid = ?1",
-            |row, _| {
-                Ok(MessageStatus::Received {
-                    queue: row.get(0)?,
-                    at: time(row, 1)?,
-                })
-            },
-        ),
-        (
-            "SELECT authority, queue, hop, status, stored_at, sent_at, confirmed_at,
-               (SELECT last_error FROM hops WHERE authority = hop AND status = 1)
-             FROM outgoing WHERE uid = ?1",
-            outgoing,
-        ),
-    ];
-    for (sql, read) in searches {
-        let mut select = connection.prepare(sql)?;
-        let found = select.query_row([uid], |row| read(row, now)).optional()?;
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    Ok(None)
-}
-
-fn in_queue(row: &Row<'_>, now: Micros) -> rusqlite::Result<MessageStatus> {
-    let (queue, dequeue_count) = (row.get(0)?, dequeue_count(row.get(2)?));
-    let is_hidden = row.get::<_, Micros>(3)? > now;
-    Ok(if is_hidden && dequeue_count > 0 {
-        MessageStatus::BeingReceived {
-            queue,
-            dequeue_count,
-        }
-    } else {
-        MessageStatus::Arrived {
-            queue,
-            at: time(row, 1)?,
-        }
-    })
-}
-
-fn outgoing(row: &Row<'_>, _: Micros) -> rusqlite::Result<MessageStatus> {
-    let (handed_over, at) = match row.get::<_, i64>(3)? {
-        1 => (HandedOver::Ready, time(row, 4)?),
-        2 => (HandedOver::Sent, time(row, 5)?),
-        _ => (HandedOver::Visible, time(row, 6)?),
-    };
-    Ok(MessageStatus::Outgoing {
-        destination: destination(row, 0)?,
-        hop: row.get(2)?,
-        handed_over,
-        at,
-        last_error: row.get(7)?,
+/// Reads the columns of [`FIND`].
+fn message_status(row: &Row<'_>) -> rusqlite::Result<MessageStatus> {
+    let state: StrDeserializer<'_, value::Error> = row.get_ref(0)?.as_str()?.into_deserializer();
+    let gets: Option<i64> = row.get(6)?;
+    Ok(MessageStatus {
+        state: MessageState::deserialize(state).expect("the statement names states"),
+        destination: destination(row, 1)?,
+        hop: row.get(3)?,
+        changed_at: row.get::<_, Option<Micros>>(4)?.map(system_time),
+        reason: row.get(5)?,
+        dequeue_count: gets.map(dequeue_count),
     })
 }
 

@@ -55,8 +55,8 @@ pub(super) struct NewSend {
 /// In the order of the index by time, so that nothing is sorted.
 const SELECT_VISIBLE: &str =
     "SELECT id, uid, body, checksum, dequeue_count, inserted_at, receipt, visible_at
-     FROM messages WHERE queue = ?1 AND visible_at <= ?2 AND (ends_at IS NULL OR ends_at > ?2)
-     ORDER BY visible_at, ends_at, id LIMIT ?3";
+     FROM messages WHERE queue = ?1 AND visible_at <= ?2
+     ORDER BY visible_at, id LIMIT ?3";
 const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
        dequeue_count = dequeue_count + 1
      WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::{
     error::{Error, ErrorKind, Result},
-    queue::{WorkQueue, sqlite::clock},
+    queue::{NewMessage, WorkQueue, sqlite::clock},
     types::{Accepted, Notification, Notifier},
 };
 

@@ -21,7 +21,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use self::central::{CentralAgent, FleetDecision, FleetLoad, FleetPolicy, FleetStep};
-pub(crate) use self::machine::{AgentMachine, AgentReport, MachineConfig, Step};
+pub(crate) use self::machine::{AgentMachine, AgentReport, Step};
 use crate::{
     base::{
         clock::{Clock, Tick},
@@ -212,14 +212,11 @@ impl Agent {
     ) -> Result<Self> {
         config.check()?;
         let clock = Clock::new();
-        let settings = MachineConfig {
-            agent: config.clone(),
-            has_depth: queues.iter().all(|one| one.depth.is_some()),
-            has_signals: workers.has_signals(),
-        };
+        let has_depth = queues.iter().all(|one| one.depth.is_some());
+        let settings = (has_depth, workers.has_signals());
         let rng = fastrand::Rng::new();
         Ok(Self {
-            machine: AgentMachine::new(settings, queues.len(), clock.now(), rng),
+            machine: AgentMachine::new(config.clone(), settings, queues.len(), clock.now(), rng),
             reasons: vec![WakeReason::Unspecified; queues.len()],
             ends: vec![CancellationToken::new(); config.max],
             link: wakes.link(),
@@ -293,13 +290,7 @@ impl Agent {
                 if let Err(error) = &depth {
                     tracing::warn!(queue = %address, %error, "the depth cannot be read");
                 }
-                if self.machine.on_depth(queue, depth.ok(), now) {
-                    tracing::warn!(
-                        queue = %address,
-                        "workers end, and the queue gets no shorter: they read another queue, or its \
-                         messages are in other hands"
-                    );
-                }
+                self.machine.on_depth(queue, depth.ok(), now);
             }
             Event::Reported(queue, stream, answer) => {
                 let kind = answer.as_ref().err().map(Error::kind);

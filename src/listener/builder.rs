@@ -5,9 +5,8 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::{
-    BatchHandler, CHECK_TIMEOUT, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig,
-    Rejected,
-    handler::{Handlers, erased},
+    CHECK_TIMEOUT, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig, Rejected,
+    handler::{AnyHandler, erased},
     hooks::NoHooks,
     shared::{Shared, in_time},
     supervisor::{RelayLink, Supervisor},
@@ -85,17 +84,10 @@ impl ListenerBuilder {
     /// the queue's own address;
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
     /// refuses the credentials. A queue that cannot be reached at the moment is no error.
-    pub async fn start(self, handler: impl Handler) -> Result<Listener> {
-        self.launch(Handlers::Each(erased(handler))).await
-    }
-
-    /// Starts the listener with a handler that receives all messages of a get at once;
-    /// [`ListenerConfig::concurrency`] does not apply.
-    ///
-    /// # Errors
-    /// As [`ListenerBuilder::start`].
-    pub async fn start_batches(self, handler: impl BatchHandler) -> Result<Listener> {
-        self.launch(Handlers::together(handler)).await
+    pub async fn start(mut self, handler: impl Handler) -> Result<Listener> {
+        self.validate()?;
+        reach(&*self.queue).await?;
+        Ok(self.spawn(erased(handler)))
     }
 
     /// Starts the listener with a handler of values that messages hold as JSON. A message that does
@@ -136,13 +128,12 @@ impl ListenerBuilder {
         F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = HandlerResult> + Send,
     {
-        self.start(json_handler(handler)).await
-    }
-
-    async fn launch(mut self, handlers: Handlers) -> Result<Listener> {
-        self.validate()?;
-        reach(&*self.queue).await?;
-        Ok(self.spawn(handlers))
+        self.start(move |delivery: Delivery| {
+            let value = json::decode(&delivery.message.body);
+            let handling = value.map(|value| handler(value, delivery));
+            async move { handling.map_err(Rejected::because)?.await }
+        })
+        .await
     }
 
     /// Checks and completes the settings, without a call to the queue.
@@ -163,12 +154,9 @@ impl ListenerBuilder {
         Ok(())
     }
 
-    pub(super) fn spawn(mut self, handlers: Handlers) -> Listener {
-        if matches!(handlers, Handlers::Together(_)) {
-            self.config.concurrency = 0;
-        }
+    pub(super) fn spawn(mut self, handler: AnyHandler) -> Listener {
         let relay = self.wakes.take().map(RelayLink::new);
-        let shared = Arc::new(Shared::new(self, handlers, relay.is_some()));
+        let shared = Arc::new(Shared::new(self, handler, relay.is_some()));
         let (tasks, supervisor) = (Arc::new(Scope::new()), Scope::new());
         let run = Supervisor {
             shared: Arc::clone(&shared),
@@ -181,20 +169,6 @@ impl ListenerBuilder {
             tasks,
             supervisor,
         }
-    }
-}
-
-/// Wraps a handler of JSON values as a handler of messages.
-pub(super) fn json_handler<T, F, Fut>(handler: F) -> impl Handler
-where
-    T: DeserializeOwned,
-    F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = HandlerResult> + Send,
-{
-    move |delivery: Delivery| {
-        let value = json::decode(&delivery.message.body);
-        let handling = value.map(|value| handler(value, delivery));
-        async move { handling.map_err(Rejected::because)?.await }
     }
 }
 

@@ -4,11 +4,10 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use super::budget::Budget;
 use crate::{
-    base::fnv::fnv1a,
     error::{Error, Result},
     listener::scaling::{IdleBackoff, ScalePolicy, StepPolicy},
     queue::{QueueLimits, WorkQueue},
-    types::{GroupName, Limits, ListenerId, SubscribeOptions},
+    types::{Limits, ListenerId, SubscribeOptions},
 };
 
 /// The configuration of a listener.
@@ -16,8 +15,8 @@ use crate::{
 pub struct ListenerConfig {
     /// The maximum number of messages of one get, and of messages that a task holds: its places. At
     /// least 1, and capped at the queue's own limit. A task gets more when half of its places are
-    /// free, so a slow message occupies only its own place. With batch handlers, or with a
-    /// [`dequeue_interval`](Self::dequeue_interval), it gets more when all places are free.
+    /// free, so a slow message occupies only its own place. With a
+    /// [`dequeue_interval`](Self::dequeue_interval) it gets more when all places are free.
     pub dequeue_batch_size: usize,
     /// The number of messages of one task that are handled at the same time; 0 is the whole batch.
     pub concurrency: usize,
@@ -38,8 +37,7 @@ pub struct ListenerConfig {
     /// ([`release_untried`](crate::queue::WorkQueue::release_untried)). For other queues, such as
     /// Azure's, a listener remembers its own gets without a try, for at least the 16,384 most
     /// recent messages, until it ends. Those of other listeners and of earlier processes count in
-    /// full. Therefore a message with more gets still has one attempt here, alone where messages
-    /// are handled in batches.
+    /// full. Therefore a message with more gets still has one attempt here.
     ///
     /// Only a message that may have crashed every process that had it goes there without an
     /// attempt: it has more than 20 times as many gets, it is old enough for as many
@@ -109,37 +107,13 @@ impl ListenerConfig {
     /// A member's capacity is [`max_tasks`](Self::max_tasks) times the messages that a task handles
     /// at the same time: the next member is woken for messages beyond it.
     pub fn subscription(&self, listener_id: ListenerId, queue: &dyn WorkQueue) -> SubscribeOptions {
-        let options = SubscribeOptions::new(listener_id, [queue.address()]);
-        self.member(options, Some(queue.listener_group()))
-    }
-
-    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues.
-    /// The group consists of listeners that read exactly the same queues.
-    pub fn subscription_of(
-        &self,
-        listener_id: ListenerId,
-        queues: &[Arc<dyn WorkQueue>],
-    ) -> SubscribeOptions {
-        let mut groups: Vec<_> = queues.iter().map(|queue| queue.listener_group()).collect();
-        groups.sort_unstable();
-        // The same in every version: programs of two versions are members of one group.
-        let names = groups
-            .iter()
-            .flat_map(|group| group.as_str().bytes().chain([0]));
-        let group = GroupName::new(&format!("listeners-{:016x}", fnv1a(names)));
-        let addresses = queues.iter().map(|queue| queue.address());
-        // The name is always valid.
-        self.member(SubscribeOptions::new(listener_id, addresses), group.ok())
-    }
-
-    fn member(&self, options: SubscribeOptions, group: Option<GroupName>) -> SubscribeOptions {
         let tasks = self.max_tasks.min(self.budget.slots());
         let capacity = tasks.saturating_mul(self.handled_at_once());
         SubscribeOptions {
-            group,
+            group: Some(queue.listener_group()),
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             visibility_timeout: self.visibility_timeout,
-            ..options
+            ..SubscribeOptions::new(listener_id, [queue.address()])
         }
     }
 

@@ -91,7 +91,7 @@ impl StatusSource for ListenerStatus {
             },
             histograms: metric_table! {
                 listener_handling_seconds = self.0.handling_times(),
-                    "Duration of handling a message or a batch";
+                    "Duration of handling a message";
             },
         }
     }

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::{
-    handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
-    hooks::{Action, HandlingEnd},
+    handler::{Delivery, HandlerError, HandlerResult},
+    hooks::Action,
     poison::{Arrival, Disposition, Settled, Verdict},
     poison_queue,
     shared::{Shared, add_to_mean, in_time},
@@ -60,6 +60,8 @@ enum LastCall {
     Release { delay: Duration, counted: bool },
 }
 
+/// The error of a handler that did not run to its end.
+const GIVEN_UP: &str = "the handler was given up";
 /// A slower call has failed, or its outcome is unknown.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 /// A message is renewed after a third of its time-out, and each renewal may take a sixth of it: if
@@ -87,7 +89,6 @@ pub(super) async fn deliver(
     message: Message,
     arrival: Arrival,
     asked: Instant,
-    handler: AnyHandler,
 ) {
     let timeout = shared.config.visibility_timeout;
     let mut in_flight = InFlightMessage {
@@ -101,24 +102,16 @@ pub(super) async fn deliver(
         taken_elsewhere: false,
     };
     let attempts = match arrival {
-        Arrival::Handle { attempts, .. } => attempts,
-        // The handler is dropped before the calls: the other messages of its batch must not wait.
-        Arrival::Delete(settled) => {
-            drop(handler);
-            return in_flight.delete(settled).await;
-        }
-        Arrival::Unreadable(fault) => {
-            drop(handler);
-            return in_flight.unreadable(fault).await;
-        }
+        Arrival::Handle(attempts) => attempts,
+        Arrival::Delete(settled) => return in_flight.delete(settled).await,
+        Arrival::Unreadable(fault) => return in_flight.unreadable(fault).await,
         Arrival::PoisonUntried => {
-            drop(handler);
             let gets = message.dequeue_count;
             let error = format!("was got {gets} times, and not tried here");
             return in_flight.poison(error.into()).await;
         }
     };
-    match in_flight.handle(concurrency, handler).await {
+    match in_flight.handle(concurrency).await {
         AttemptEnd::Handled => in_flight.delete(Settled::Handled).await,
         AttemptEnd::Abandoned | AttemptEnd::Failed(_, Verdict::Postponed(_))
             if in_flight.taken_elsewhere =>
@@ -134,15 +127,14 @@ pub(super) async fn deliver(
         AttemptEnd::Failed(error, verdict) => in_flight.judge(error, verdict, attempts).await,
         AttemptEnd::Abandoned => {
             let disposition = shared.attempts().on_abandoned(&message);
-            let error = "the handler was given up".into();
-            in_flight.dispose(disposition, error, 1).await;
+            in_flight.dispose(disposition, GIVEN_UP.into(), 1).await;
         }
     }
 }
 
 impl InFlightMessage<'_> {
     /// Runs the handler when a permit is free, and keeps the message hidden the whole time.
-    async fn handle(&mut self, concurrency: &Semaphore, handler: AnyHandler) -> AttemptEnd {
+    async fn handle(&mut self, concurrency: &Semaphore) -> AttemptEnd {
         let shared = self.shared;
         let mut permit = pin!(concurrency.acquire());
         let _permit = loop {
@@ -165,7 +157,7 @@ impl InFlightMessage<'_> {
         let running = shared.handlings.begin(&self.message.id, shared.clock.now());
         tracing::debug!("the handler begins");
         shared.hook((), |hooks| hooks.on_start(self.message));
-        let end = self.run_handler(handler, delivery, began).await;
+        let end = self.run_handler(delivery, began).await;
         drop(running);
         let took = began.elapsed();
         tracing::debug!(?took, ?end, "the handler has ended");
@@ -173,28 +165,24 @@ impl InFlightMessage<'_> {
             shared.handling_times.observe(took);
             shared.count(|stats| add_to_mean(&mut stats.mean_handling_time, took));
         }
-        let told = match &end {
-            AttemptEnd::Handled => HandlingEnd::Handled,
-            AttemptEnd::Abandoned | AttemptEnd::Failed(_, Verdict::Postponed(_)) => {
-                HandlingEnd::NotTried
-            }
-            AttemptEnd::Failed(error, _) => HandlingEnd::Failed(error),
+        let given_up = HandlerError::from(GIVEN_UP);
+        let error = match &end {
+            AttemptEnd::Handled => None,
+            AttemptEnd::Failed(error, _) => Some(error),
+            AttemptEnd::Abandoned => Some(&given_up),
         };
-        shared.hook((), |hooks| hooks.on_end(self.message, &told, took));
+        shared.hook((), |hooks| hooks.on_end(self.message, error, took));
         end
     }
 
     /// Keeps the message hidden until its handler ends or is dropped.
-    async fn run_handler(
-        &mut self,
-        handler: AnyHandler,
-        delivery: Delivery,
-        began: Instant,
-    ) -> AttemptEnd {
+    async fn run_handler(&mut self, delivery: Delivery, began: Instant) -> AttemptEnd {
         let shared = self.shared;
         // A separate task: a handler that blocks its thread does not delay a renewal, and the
         // handler's end does not cancel a renewal, whose receipt would be lost.
-        let mut handling = pin!(task::spawn_scoped(handler(delivery).in_current_span()));
+        let mut handling = pin!(task::spawn_scoped(
+            (shared.handler)(delivery).in_current_span()
+        ));
         let most = shared.config.max_handling_time;
         let mut deadline = pin!(tokio::time::sleep_until(instant_after(began, most)));
         let mut given_up = None;

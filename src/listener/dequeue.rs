@@ -2,8 +2,7 @@
 //! more when half of the places are free, and sleeps or ends when the queue is empty.
 //!
 //! A place is room for one message; a task has [`dequeue_batch_size`] of them. Gets and sleeps run
-//! concurrently with the messages in flight, so a slow message occupies only its own place. A batch
-//! that is handled as one occupies all places to its end.
+//! concurrently with the messages in flight, so a slow message occupies only its own place.
 //!
 //! [`dequeue_batch_size`]: super::ListenerConfig::dequeue_batch_size
 
@@ -16,9 +15,7 @@ use tracing::Instrument as _;
 use super::{
     budget::Slot,
     delivery::deliver,
-    handler::{Handlers, Run},
     hooks::Action,
-    poison::Arrival,
     shared::{Core, Shared, in_time},
 };
 use crate::{
@@ -36,8 +33,6 @@ struct DequeueTask<'a> {
     concurrency: &'a Semaphore,
     slot: Option<Slot>,
     deliveries: FuturesUnordered<BoxFuture<'a, ()>>,
-    /// Runs of a batch handler; each ends together with the deliveries that wait for it.
-    runs: FuturesUnordered<Run>,
     /// Another queue waits for the slot: the task gets no more before all its messages are handled.
     yields_slot: bool,
 }
@@ -54,7 +49,6 @@ pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
         concurrency: &concurrency,
         slot: None,
         deliveries: FuturesUnordered::new(),
-        runs: FuturesUnordered::new(),
         yields_slot: false,
     };
     task.run().await;
@@ -159,18 +153,12 @@ impl DequeueTask<'_> {
         if detected && mode != ListenerMode::Pushed {
             shared.hook((), |hooks| hooks.on_work_detected(None));
         }
-        let arrivals = arrivals(shared, &batch);
-        let alone = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone: true, .. });
-        let alone: Vec<bool> = arrivals.iter().map(alone).collect();
-        let (handlers, runs) = shared.handlers.enter(&alone);
-        self.runs.extend(runs);
-        let concurrency = self.concurrency;
-        let got = std::iter::zip(batch, arrivals);
-        for ((message, arrival), handler) in std::iter::zip(got, handlers) {
+        for message in batch {
+            let arrival = shared.attempts().on_received(&message, wall());
             let (queue, id) = (&shared.queue, &message.id);
             // All that is logged about a message until it is settled, by its handler too.
             let span = tracing::info_span!("message", %queue, %id, gets = message.dequeue_count);
-            let delivery = deliver(shared, concurrency, message, arrival, asked, handler);
+            let delivery = deliver(shared, self.concurrency, message, arrival, asked);
             self.deliveries.push(Box::pin(delivery.instrument(span)));
         }
         self.use_places();
@@ -182,8 +170,7 @@ impl DequeueTask<'_> {
     fn use_places(&mut self) {
         let (shared, held) = (self.shared, self.deliveries.len());
         let config = &shared.config;
-        let together = matches!(shared.handlers, Handlers::Together(_));
-        let waits = together || self.yields_slot || !config.dequeue_interval.is_zero();
+        let waits = self.yields_slot || !config.dequeue_interval.is_zero();
         if waits || held >= config.dequeue_batch_size {
             return;
         }
@@ -228,18 +215,7 @@ impl DequeueTask<'_> {
         if self.deliveries.is_empty() {
             return pending().await;
         }
-        loop {
-            tokio::select! {
-                biased;
-                _ = self.deliveries.next() => break,
-                // The run has answered all its deliveries.
-                Some(()) = self.runs.next() => {}
-            }
-        }
-        if self.deliveries.is_empty() {
-            // No delivery waits for a run any more.
-            self.runs.clear();
-        }
+        self.deliveries.next().await;
     }
 }
 
@@ -279,12 +255,4 @@ fn on_failed(shared: &Shared, id: TaskId, error: Error) -> AfterEmpty {
     };
     shared.changed.notify_one();
     next
-}
-
-/// Decides how to treat the messages of a batch, under one lock and at one time: the decision to
-/// handle a message alone and the decision about its last attempt must agree.
-fn arrivals(shared: &Shared, batch: &[Message]) -> Vec<Arrival> {
-    let (attempts, now) = (shared.attempts(), wall());
-    let arrived = |message: &Message| attempts.on_received(message, now);
-    batch.iter().map(arrived).collect()
 }

@@ -33,14 +33,15 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = (mode, cause);
     }
 
-    /// A handler receives a message; a message of a batch joins its batch.
+    /// A handler receives a message.
     fn on_start(&self, message: &Message) {
         let _ = message;
     }
 
-    /// The handling of a message ended, before the message is deleted or released.
-    fn on_end(&self, message: &Message, end: &HandlingEnd<'_>, duration: Duration) {
-        let _ = (message, end, duration);
+    /// The handling of a message ended, before the message is deleted or released; without an error
+    /// it was handled.
+    fn on_end(&self, message: &Message, error: Option<&HandlerError>, took: Duration) {
+        let _ = (message, error, took);
     }
 
     /// A message was moved to the poison queue, for this reason.
@@ -52,19 +53,6 @@ pub trait Hooks: Send + Sync + 'static {
     fn on_error(&self, error: &ListenerError) {
         let _ = error;
     }
-}
-
-/// How the handling of a message ended.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum HandlingEnd<'a> {
-    /// The handler returned `Ok`.
-    Handled,
-    /// It returned this error, panicked, or took too long. The error may decide about the message:
-    /// [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter).
-    Failed(&'a HandlerError),
-    /// It did not try: it returned [`Postponed`](super::Postponed), or the listener stopped.
-    NotTried,
 }
 
 /// An error of a listener, with its action and message.
@@ -110,26 +98,11 @@ impl Hooks for NoHooks {}
 impl Action {
     /// The number of actions, for counters by action.
     pub(super) const COUNT: usize = 9;
-
-    /// Returns its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::Handle => "handle",
-            Self::Delete => "delete",
-            Self::Renew => "renew",
-            Self::Release => "release",
-            Self::Poison => "poison",
-            Self::Depth => "depth",
-            Self::Report => "report",
-            Self::Listen => "listen",
-        }
-    }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 

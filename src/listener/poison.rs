@@ -1,11 +1,10 @@
 //! The rule for poison messages: the delivery attempts of a message, across several gets.
 //!
 //! A queue counts gets, but not every get is an attempt: the blob store with the body may be away,
-//! or the handler postpones the message. Such gets are recorded here. So are messages that were
-//! rejected together with others, and handled messages that could not be deleted. The records are
-//! bounded: old ones are forgotten, and such a message gets fewer attempts. This module knows
-//! neither queue nor clock. It decides what happens to a message; `delivery` and the simulation do
-//! it.
+//! or the handler postpones the message. Such gets are recorded here. So are handled messages that
+//! could not be deleted. The records are bounded: old ones are forgotten, and such a message gets
+//! fewer attempts. This module knows neither queue nor clock. It decides what happens to a message;
+//! `delivery` and the simulation do it.
 
 use std::{
     collections::HashMap,
@@ -46,9 +45,8 @@ pub(crate) enum Arrival {
     Unreadable(Error),
     /// It may crash each process that handles it: move it to the poison queue without an attempt.
     PoisonUntried,
-    /// Handle it. `attempts` counts the known attempts, this one included. If `alone`, the message
-    /// is not handled together with others of its batch.
-    Handle { attempts: u32, alone: bool },
+    /// Handle it. This is the number of the known attempts, this one included.
+    Handle(u32),
 }
 
 /// The verdict of a handler's error about its message.
@@ -57,8 +55,6 @@ pub(crate) enum Verdict {
     Retry,
     RetryAfter(Duration),
     Rejected,
-    /// Rejected together with others of its batch.
-    RejectedTogether,
     Postponed(Duration),
 }
 
@@ -81,8 +77,6 @@ struct MessageRecord {
     uncounted: u32,
     /// An attempt failed here: the message does not crash the process.
     tried: bool,
-    /// It was in a rejected batch.
-    isolated: bool,
     /// How the message was settled, if only its deletion is left, and when it was put: a queue that
     /// was recreated may reuse the id for another message.
     settled: Option<(Settled, SystemTime)>,
@@ -112,9 +106,7 @@ impl Attempts {
         }
     }
 
-    /// Decides how to treat a message that a get returned. A message is handled alone on its last
-    /// attempt, so that it takes no other message to the poison queue, and after a rejection
-    /// together with others, to find the bad one.
+    /// Decides how to treat a message that a get returned.
     pub(crate) fn on_received(&self, message: &Message, now: SystemTime) -> Arrival {
         if let Some(settled) = self.settled(message) {
             return Arrival::Delete(settled);
@@ -125,14 +117,8 @@ impl Attempts {
         if self.limits.poisons && self.may_crash_process(message, now) {
             return Arrival::PoisonUntried;
         }
-        let attempts = self.attempts_of(message);
-        let alone = self.is_handled_alone(message, attempts);
-        Arrival::Handle { attempts, alone }
-    }
-
-    fn is_handled_alone(&self, message: &Message, attempts: u32) -> bool {
-        let is_last = self.limits.poisons && self.is_last(attempts);
-        (is_last || self.record(&message.id).isolated) && !planted!(LastTryShared)
+        let uncounted = self.record(&message.id).uncounted;
+        Arrival::Handle(message.dequeue_count.saturating_sub(uncounted).max(1))
     }
 
     /// Decides what to do after a handler returned an error, and records it.
@@ -148,10 +134,6 @@ impl Attempts {
                 return Disposition::ReleaseUncounted(Some(delay));
             }
             Verdict::Rejected if self.limits.poisons => return Disposition::Poison,
-            Verdict::RejectedTogether => {
-                self.update(&message.id, |record| record.isolated = true);
-                None
-            }
             Verdict::RetryAfter(delay) => Some(delay),
             Verdict::Retry | Verdict::Rejected => None,
         };
@@ -159,7 +141,7 @@ impl Attempts {
         if message.dequeue_count >= GETS_PER_ATTEMPT {
             self.update(&message.id, |record| record.tried = true);
         }
-        if self.limits.poisons && self.is_last(attempts) {
+        if self.limits.poisons && attempts >= self.limits.max_dequeue_count {
             Disposition::Poison
         } else {
             Disposition::Retry(wait)
@@ -184,16 +166,6 @@ impl Attempts {
         } else {
             Disposition::Retry(None)
         }
-    }
-
-    /// Returns the known attempts of a message, this one included.
-    fn attempts_of(&self, message: &Message) -> u32 {
-        let uncounted = self.record(&message.id).uncounted;
-        message.dequeue_count.saturating_sub(uncounted).max(1)
-    }
-
-    fn is_last(&self, attempts: u32) -> bool {
-        attempts >= self.limits.max_dequeue_count
     }
 
     /// Returns whether a message may crash each process that handles it: it has very many gets, it
@@ -289,16 +261,16 @@ mod tests {
         Message::new(receipt, "body", dequeue_count, SystemTime::UNIX_EPOCH)
     }
 
-    /// Receives a message; returns its attempts, and whether it is handled alone.
-    fn comes(attempts: &Attempts, message: &Message) -> (u32, bool) {
+    /// Receives a message; returns its attempts.
+    fn comes(attempts: &Attempts, message: &Message) -> u32 {
         match attempts.on_received(message, SystemTime::UNIX_EPOCH) {
-            Arrival::Handle { attempts, alone } => (attempts, alone),
+            Arrival::Handle(attempts) => attempts,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_get_without_a_try_is_no_attempt_and_the_last_attempt_is_alone() {
+    fn a_get_without_a_try_is_no_attempt() {
         let mut attempts = attempts(2);
         let later = Verdict::Postponed(Duration::from_secs(5));
         let uncounted = attempts.on_failed(&got(1), 1, later);
@@ -306,7 +278,7 @@ mod tests {
             uncounted,
             Disposition::ReleaseUncounted(Some(Duration::from_secs(5)))
         );
-        assert_eq!(comes(&attempts, &got(2)), (1, false));
+        assert_eq!(comes(&attempts, &got(2)), 1);
         let abandoned = attempts.on_abandoned(&got(2));
         assert_eq!(
             abandoned,
@@ -314,30 +286,20 @@ mod tests {
         );
         // The queue has removed this get from its count.
         attempts.count_again(&got(2).id);
-        assert_eq!(comes(&attempts, &got(2)), (1, false));
+        assert_eq!(comes(&attempts, &got(2)), 1);
         let failed = attempts.on_failed(&got(2), 1, Verdict::Retry);
         assert_eq!(failed, Disposition::Retry(None));
-        assert_eq!(comes(&attempts, &got(3)), (2, true));
+        assert_eq!(comes(&attempts, &got(3)), 2);
         let failed = attempts.on_failed(&got(3), 2, Verdict::Retry);
         assert_eq!(failed, Disposition::Poison);
     }
 
     #[test]
-    fn a_message_with_too_many_gets_elsewhere_has_one_attempt_alone() {
+    fn a_message_with_too_many_gets_elsewhere_has_one_attempt() {
         let mut attempts = attempts(2);
-        assert_eq!(comes(&attempts, &got(9)), (9, true));
+        assert_eq!(comes(&attempts, &got(9)), 9);
         let failed = attempts.on_failed(&got(9), 9, Verdict::Retry);
         assert_eq!(failed, Disposition::Poison);
-    }
-
-    #[test]
-    fn a_message_rejected_with_others_is_tried_alone() {
-        let mut attempts = attempts(5);
-        let rejected = attempts.on_failed(&got(1), 1, Verdict::RejectedTogether);
-        assert_eq!(rejected, Disposition::Retry(None));
-        assert_eq!(comes(&attempts, &got(2)), (2, true));
-        let rejected = attempts.on_failed(&got(2), 2, Verdict::Rejected);
-        assert_eq!(rejected, Disposition::Poison);
     }
 
     #[test]

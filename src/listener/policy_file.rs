@@ -15,11 +15,11 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::{
-    base::{duration, file, sync::lock},
+    base::{file, sync::lock},
     error::{Error, ErrorKind, Result},
     listener::{
         agent::FleetPolicy,
@@ -87,23 +87,6 @@ struct Keys {
 #[serde(rename_all = "kebab-case")]
 enum Kind {
     Steps,
-}
-
-/// The keys of a fleet's policy.
-#[derive(Deserialize)]
-#[serde(remote = "FleetPolicy", deny_unknown_fields)]
-struct FleetKeys {
-    #[serde(default)]
-    min: usize,
-    max: usize,
-    backlog_per_node: Option<u64>,
-    #[serde(default, deserialize_with = "span")]
-    latency: Option<Duration>,
-    busy_share: Option<f64>,
-    step_up: Option<usize>,
-    step_down: Option<usize>,
-    #[serde(default = "cool_down", deserialize_with = "span")]
-    cool_down: Duration,
 }
 
 /// An error is one line, without the file's name.
@@ -202,8 +185,7 @@ pub(crate) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
 }
 
 fn parse_fleet(text: &str) -> Read<FleetPolicy> {
-    let keys = toml::Deserializer::parse(text).and_then(FleetKeys::deserialize);
-    let policy = keys.map_err(|error| one_line(error, text))?;
+    let policy: FleetPolicy = toml::from_str(text).map_err(|error| one_line(error, text))?;
     policy.check().map_err(|error| error.message().to_owned())?;
     Ok(policy)
 }
@@ -215,15 +197,6 @@ fn one_line(mut error: toml::de::Error, text: &str) -> String {
     error.set_input(None);
     let error = error.to_string().trim_end().replace('\n', " ");
     format!("line {line}: {error}")
-}
-
-fn span<'de, D: Deserializer<'de>, T: From<Duration>>(keys: D) -> std::result::Result<T, D::Error> {
-    let span = duration::parse(&String::deserialize(keys)?).map_err(D::Error::custom)?;
-    Ok(span.into())
-}
-
-fn cool_down() -> Duration {
-    FleetPolicy::default().cool_down
 }
 
 fn invalid(path: &Path, rule: &str) -> Error {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     builder::ListenerBuilder,
     config::ListenerConfig,
-    handler::Handlers,
+    handler::AnyHandler,
     hooks::{Action, Hooks, ListenerError},
     poison::{AttemptLimits, Attempts},
 };
@@ -46,8 +46,6 @@ pub struct QueryState {
     pub total_dequeue_tasks: usize,
     /// No task holds a message or may receive one from a get in flight.
     pub is_idle: bool,
-    /// It gets no messages until it is [resumed](super::Listener::resume).
-    pub is_paused: bool,
     /// The totals so far.
     pub stats: ListenerStats,
 }
@@ -91,7 +89,7 @@ pub(super) struct Shared {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
     pub(super) publisher: Option<Arc<dyn Notifier>>,
-    pub(super) handlers: Handlers,
+    pub(super) handler: AnyHandler,
     pub(super) config: ListenerConfig,
     pub(super) clock: Clock,
     /// The queue's number in the budget.
@@ -132,7 +130,7 @@ const HANDLING_TIMES: (Duration, Duration) = (Duration::from_millis(1), Duration
 
 impl Shared {
     /// Makes the state of a listener, from a builder with a valid configuration.
-    pub(super) fn new(builder: ListenerBuilder, handlers: Handlers, has_relay: bool) -> Self {
+    pub(super) fn new(builder: ListenerBuilder, handler: AnyHandler, has_relay: bool) -> Self {
         let ListenerBuilder {
             queue,
             publisher,
@@ -163,7 +161,7 @@ impl Shared {
             queue,
             poison,
             publisher,
-            handlers,
+            handler,
             hooks,
             config,
             clock: Clock::new(),
@@ -212,7 +210,6 @@ impl Shared {
                 active_dequeue_tasks,
                 total_dequeue_tasks,
                 is_idle: scaler.is_idle(),
-                is_paused: scaler.is_paused(),
                 stats,
             }
         })
@@ -292,11 +289,11 @@ pub(super) async fn in_time<T>(
 
 opaque_debug!(Shared: queue);
 
-/// The messages or batches that are being handled, by the time at which that began.
+/// The messages that are being handled, by the time at which that began.
 #[derive(Debug, Default)]
 pub(super) struct RunningHandlings(Mutex<BTreeSet<(Tick, MessageId)>>);
 
-/// Counts a message or a batch while it is handled.
+/// Counts a message while it is handled.
 pub(super) struct RunningHandling<'a>(&'a RunningHandlings, (Tick, MessageId));
 
 impl RunningHandlings {
@@ -339,7 +336,7 @@ impl ListenerMonitor {
         lock(&self.0.cause).clone()
     }
 
-    /// Returns the handling times of all messages or batches so far.
+    /// Returns the handling times of all messages so far.
     #[cfg(feature = "console")]
     pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {
         self.0.handling_times.snapshot()

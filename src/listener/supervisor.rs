@@ -34,8 +34,6 @@ pub(super) struct RelayLink {
     wakes: Box<dyn WakeStream>,
     link: watch::Receiver<LinkState>,
     report: Fuse<ReportFuture>,
-    /// The stream is closed while the listener is paused.
-    paused: bool,
 }
 
 /// A slower depth query has failed.
@@ -61,7 +59,6 @@ impl RelayLink {
             wakes,
             link,
             report: Fuse::terminated(),
-            paused: false,
         }
     }
 }
@@ -71,7 +68,6 @@ impl Supervisor {
         // The link may be connected already.
         self.on_link_changed();
         loop {
-            self.follow_pause();
             let wait = self.drive();
             match self.next_event(wait).await {
                 Event::Changed => {}
@@ -92,20 +88,6 @@ impl Supervisor {
                 Step::Report(due) => self.report(due),
                 Step::Wait(until) => return until,
             }
-        }
-    }
-
-    /// Closes the stream when the listener is paused and holds no message, so that the relay wakes
-    /// other listeners. Opens the next stream when the listener resumes.
-    fn follow_pause(&mut self) {
-        let Some(relay) = &mut self.relay else { return };
-        let was_paused = relay.paused;
-        relay.paused = self.shared.scaler(|scaler, now, _| {
-            scaler.is_pause_complete(now) || (was_paused && scaler.is_paused())
-        });
-        if relay.paused != was_paused {
-            relay.wakes.pause(relay.paused);
-            self.on_link_changed();
         }
     }
 

@@ -1,20 +1,18 @@
 //! The listener against a real relay and real queues, all in this process and under a paused clock.
 
-mod batches;
 mod budgets;
 mod failing;
 mod faulty;
 mod foreign;
+mod handlers;
 mod listeners;
 mod modes;
 mod outcomes;
-mod pausing;
 mod places;
 mod poisoning;
 mod polling;
 mod retrying;
 mod scaling;
-mod streams;
 mod uncounted;
 
 use std::{
@@ -44,7 +42,7 @@ impl Bench {
     fn new() -> Self {
         let queue = MemoryQueue::new("local/jobs".parse().expect("an address"));
         Self {
-            queue: Arc::new(Metered::new(queue)),
+            queue: Arc::new(Metered::new(Arc::new(queue))),
             // Off, so that only the listener's own calls are counted.
             relay: Relay::start(RelayConfig {
                 sentinel_interval: Duration::ZERO,

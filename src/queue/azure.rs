@@ -1,6 +1,6 @@
 //! Queues of Azure Queue Storage, with the official client.
 //!
-//! The service works in whole seconds: every time-out, delay and time to live is rounded up. It
+//! The service works in whole seconds: every time-out and delay is rounded up. It
 //! takes one message per request, so a put of many messages sends many requests, some of them
 //! concurrently. A request is sent once. For temporary failures wrap the queue in
 //! [`Retrying`](super::Retrying), as [`open`](super::open) does; it repeats only the failed messages.
@@ -12,7 +12,7 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -30,7 +30,6 @@ use azure_storage_queue::{
     },
 };
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
 
 pub use self::encoding::MessageEncoding;
 use super::{
@@ -66,9 +65,6 @@ struct PreparedMessage {
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The newest API version that the emulator (3.35) supports; everything used here is older.
 const VERSION: &str = "2025-11-05";
-/// The number of concurrent requests of one put: 16 at 10 ms each are 1,600 a second, below a
-/// queue's limit of 2,000, so that one call does not make the service turn others away.
-const CONCURRENT_PUTS: usize = 16;
 /// The maximum number of requests of one purge. The service clears a large queue in several steps,
 /// each of which ends with a time-out.
 const PURGE_ATTEMPTS: usize = 10;
@@ -121,7 +117,7 @@ impl AzureQueue {
         Ok(PreparedMessage {
             content: Bytes::from(encoding::request(&text)).into(),
             options: QueueClientSendMessageOptions {
-                message_time_to_live: Some(message.time_to_live.map_or(FOREVER, seconds)),
+                message_time_to_live: Some(FOREVER),
                 visibility_timeout: Some(seconds(message.delay)),
                 ..Default::default()
             },
@@ -135,24 +131,6 @@ impl AzureQueue {
             .iter()
             .map(|message| self.prepare(message))
             .collect()
-    }
-
-    /// Sends a message unless an earlier one has failed, so that a put of many messages does not
-    /// repeat the same failure for each.
-    async fn send_unless(
-        &self,
-        failed: &OnceLock<Error>,
-        message: PreparedMessage,
-    ) -> Result<MessageId> {
-        if let Some(error) = failed.get() {
-            return Err(error.clone());
-        }
-        let sent = self.send(message).await;
-        if let Err(error) = &sent {
-            // Keeps the first error.
-            let _ = failed.set(error.clone());
-        }
-        sent
     }
 
     async fn send(&self, message: PreparedMessage) -> Result<MessageId> {
@@ -243,11 +221,6 @@ impl AzureQueue {
         if error.kind() == ErrorKind::NotFound {
             return missing_queue(self).with_source(error);
         }
-        if error.is_unimplemented() {
-            // The service implements all of a queue's requests: something before it has answered.
-            let message = format!("queue `{self}` cannot be reached behind a proxy just now");
-            return Error::new(ErrorKind::Unavailable, message).with_source(error);
-        }
         error.about(format_args!("queue `{self}`"))
     }
 }
@@ -287,23 +260,8 @@ impl WorkQueue for AzureQueue {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        outcome::combine(self.put_each(messages).await)
-    }
-
-    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let prepared = match self.prepare_all(&messages) {
-            Ok(prepared) => prepared,
-            Err(error) => return outcome::for_each(messages.len(), Err(error)),
-        };
-        let failed = OnceLock::new();
-        let sending = prepared.into_iter();
-        let sending = sending.map(|message| self.send_unless(&failed, message));
-        // After a failure the requests in flight still complete: if dropped, their messages would be
-        // in doubt.
-        stream::iter(sending)
-            .buffered(CONCURRENT_PUTS)
-            .collect()
-            .await
+        let prepared = self.prepare_all(&messages)?;
+        outcome::put_each(prepared, |message| self.send(message)).await
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {

@@ -23,12 +23,13 @@ use prost_types::Timestamp;
 use self::claim::{Claim, is_id, is_marked, random_id};
 use super::{
     Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
-    forward::forward, invalid_receipt, outcome,
+    invalid_receipt,
 };
 use crate::{
     base::{clock::wall, task},
     error::{Error, ErrorKind, Result},
     store::{BlobContent, BlobName, BlobStore},
+    types::{GroupName, QueueAddress},
 };
 
 /// Takes messages that are too large for a queue, with the help of a [`BlobStore`].
@@ -52,15 +53,14 @@ use crate::{
 ///
 /// **Leftover blobs.** The blob is deleted after its message. It is left over after a crash in
 /// between, after a crash between the blob's write and the put, after a put that the queue refuses,
-/// after [`WorkQueue::purge`], and when the message's time to live ends. Each blob therefore carries
-/// the metadata `TimeToLive`: the UTC time (RFC 3339) after which no message needs it.
+/// and after [`WorkQueue::purge`]. Each blob therefore carries the metadata `TimeToLive`: the UTC time (RFC 3339) after which no message needs it.
 ///
 /// Put a [`Retrying`](super::Retrying) inside, around the queue itself, so that a retry repeats no
 /// upload. Where the answer of a put was lost, two messages have one blob: after the first one is
 /// deleted, the body of the second one is gone.
 #[derive(Debug, Clone)]
-pub struct ClaimCheck<Q> {
-    inner: Q,
+pub struct ClaimCheck {
+    inner: Arc<dyn WorkQueue>,
     store: Arc<dyn BlobStore>,
     config: ClaimConfig,
 }
@@ -76,17 +76,9 @@ pub struct ClaimConfig {
     /// The prefix of the blobs' names. Queues may share it, but other programs must not use it: a
     /// producer of the queue can name any blob below it.
     pub prefix: String,
-    /// The lifetime of a blob whose message has no time to live. It must be longer than any message
+    /// The lifetime of a blob. It must be longer than any message
     /// waits and is retried: a message that outlives its blob has lost its body.
     pub keep: Duration,
-}
-
-/// A message's body after the claim check, or the fault of an unreadable one.
-struct Resolved {
-    body: Bytes,
-    fault: Option<Fault>,
-    /// The message's blob, if its body was read from one.
-    blob: Option<Arc<str>>,
 }
 
 /// The number of blobs that one call reads or writes at the same time: enough to hide a store's
@@ -95,20 +87,21 @@ const CONCURRENT_BLOBS: usize = 8;
 /// The time limit for reading one body, so that the other messages of the get do not wait longer. A full
 /// get of 32 bodies, eight at a time, stays below the minute after which a listener cancels a get.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Added to a blob's lifetime: clocks differ, and a message that was got just before its end is
-/// still being handled.
-const EXPIRY_MARGIN: Duration = Duration::from_secs(24 * 3600);
 /// The longest lifetime of a blob, so that its expiry has a four-digit year.
 const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The metadata key for a blob's expiry, which sweepers read.
 const TIME_TO_LIVE: &str = "TimeToLive";
 
-impl<Q: WorkQueue> ClaimCheck<Q> {
+impl ClaimCheck {
     /// Wraps a queue.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for an empty prefix, or a prefix that is invalid in a blob's name.
-    pub fn new(inner: Q, store: Arc<dyn BlobStore>, config: ClaimConfig) -> Result<Self> {
+    pub fn new(
+        inner: Arc<dyn WorkQueue>,
+        store: Arc<dyn BlobStore>,
+        config: ClaimConfig,
+    ) -> Result<Self> {
         if config.prefix.is_empty() {
             let rule = "must not be empty: a message could name any blob of the store";
             return Err(Error::invalid("prefix", rule));
@@ -120,11 +113,6 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         };
         claims.blob(&"0".repeat(32))?;
         Ok(claims)
-    }
-
-    /// Returns the wrapped queue.
-    pub fn inner(&self) -> &Q {
-        &self.inner
     }
 
     fn blob(&self, id: &str) -> Result<BlobName> {
@@ -148,7 +136,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
             .await
             .ok_or_else(runtime_stopped)?;
         let mut content = BlobContent::from(bytes);
-        let expiry = self.expiry(&message);
+        let expiry = self.expiry(message.delay);
         content.metadata.insert(TIME_TO_LIVE.to_owned(), expiry);
         self.store.create(&self.blob(&claim.id)?, content).await?;
         let body = Bytes::from(claim.to_string());
@@ -181,19 +169,17 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
     }
 
     /// Returns the expiry of the blob of a message that is put now.
-    fn expiry(&self, message: &NewMessage) -> String {
-        let lifetime = match message.time_to_live {
-            Some(life) => life.saturating_add(EXPIRY_MARGIN),
-            None => self.config.keep.saturating_add(message.delay),
-        };
+    fn expiry(&self, delay: Duration) -> String {
+        let lifetime = self.config.keep.saturating_add(delay);
         let now = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         let expiry = now + lifetime.min(MAX_LIFETIME);
         let seconds = i64::try_from(expiry.as_secs()).unwrap_or(i64::MAX);
         Timestamp { seconds, nanos: 0 }.to_string()
     }
 
-    /// Restores the body that was put.
-    async fn resolve(&self, body: Bytes) -> Resolved {
+    /// Restores the body that was put. Returns it with the fault of an unreadable one, and the message's
+    /// blob if the body was read from one.
+    async fn resolve(&self, body: Bytes) -> (Bytes, Option<Fault>, Option<Arc<str>>) {
         let found = match Claim::parse(&body) {
             None => Ok((body.clone(), None)),
             Some(claim) => {
@@ -204,11 +190,10 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
                 })
             }
         };
-        let (fault, (body, blob)) = match found {
-            Ok(found) => (None, found),
-            Err(error) => (Some(Fault::from(error)), (body, None)),
-        };
-        Resolved { body, fault, blob }
+        match found {
+            Ok((body, blob)) => (body, None, blob),
+            Err(error) => (body, Some(Fault::from(error)), None),
+        }
     }
 
     async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Option<Arc<str>>)> {
@@ -225,20 +210,20 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
     }
 
     async fn message(&self, message: Message) -> Message {
-        let resolved = self.resolve(message.body).await;
+        let (body, fault, blob) = self.resolve(message.body).await;
         Message {
-            body: resolved.body,
-            fault: message.fault.or(resolved.fault),
-            receipt: outer_receipt(resolved.blob.as_deref(), &message.receipt),
+            body,
+            fault: message.fault.or(fault),
+            receipt: outer_receipt(blob.as_deref(), &message.receipt),
             ..message
         }
     }
 
     async fn peeked(&self, message: PeekedMessage) -> PeekedMessage {
-        let resolved = self.resolve(message.body).await;
+        let (body, fault, _) = self.resolve(message.body).await;
         PeekedMessage {
-            body: resolved.body,
-            fault: message.fault.or(resolved.fault),
+            body,
+            fault: message.fault.or(fault),
             ..message
         }
     }
@@ -273,10 +258,31 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
-    forward!([inner] address, listener_group, empty_is_certain);
-    // A purge leaves the blobs until their expiry.
-    forward!([inner] create, depth, purge);
+impl WorkQueue for ClaimCheck {
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
+    }
+
+    fn empty_is_certain(&self) -> bool {
+        self.inner.empty_is_certain()
+    }
+
+    async fn create(&self) -> Result<bool> {
+        self.inner.create().await
+    }
+
+    async fn depth(&self) -> Result<u64> {
+        self.inner.depth().await
+    }
+
+    /// Leaves the blobs until their expiry.
+    async fn purge(&self) -> Result<()> {
+        self.inner.purge().await
+    }
 
     /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
     fn limits(&self) -> QueueLimits {
@@ -287,18 +293,11 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        outcome::combine(self.put_each(messages).await)
-    }
-
-    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let count = messages.len();
-        match self.store_bodies(messages).await {
-            // No blob is deleted, even if the put fails: the message may have been put despite the
-            // error, and a lost body is worse. The blob of a message that was not put stays until
-            // its expiry.
-            Ok(checked) => self.inner.put_each(checked).await,
-            Err(error) => outcome::for_each(count, Err(error)),
-        }
+        let checked = self.store_bodies(messages).await?;
+        // No blob is deleted, even if the put fails: the message may have been put despite the
+        // error, and a lost body is worse. The blob of a message that was not put stays until
+        // its expiry.
+        self.inner.put(checked).await
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
@@ -348,7 +347,7 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     }
 }
 
-impl<Q: Display> Display for ClaimCheck<Q> {
+impl Display for ClaimCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }

@@ -37,8 +37,7 @@ impl QueueLimits {
     /// Checks all messages of a put before any of them is put.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a body or a delay is too long, a time to live is zero, or a time to
-    /// live is not longer than the delay after both are rounded up to [`QueueLimits::resolution`].
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a body or a delay is too long.
     pub fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
         messages.iter().try_for_each(|message| {
             if message.body.len() > self.body {
@@ -49,11 +48,7 @@ impl QueueLimits {
                 );
                 return Err(Error::invalid("body", rule));
             }
-            self.check_delay(message.delay)?;
-            match message.time_to_live {
-                Some(life) => self.check_life(life, message.delay),
-                None => Ok(()),
-            }
+            self.check_delay(message.delay)
         })
     }
 
@@ -91,34 +86,6 @@ impl QueueLimits {
         }
         let rule = format_args!("must be at most {:?}, but is {delay:?}", self.delay);
         Err(Error::invalid("delay", rule))
-    }
-
-    /// Checks that a message becomes visible before it expires. The queue rounds both times.
-    fn check_life(&self, life: Duration, delay: Duration) -> Result<()> {
-        if life.is_zero() {
-            return Err(Error::invalid("time_to_live", "must be above zero"));
-        }
-        let (life, delay) = (self.rounded(life), self.rounded(delay));
-        if delay < life {
-            return Ok(());
-        }
-        let rule = format_args!(
-            "must be shorter than time_to_live, but they are {delay:?} and {life:?} when rounded \
-             up to {:?}",
-            self.resolution
-        );
-        Err(Error::invalid("delay", rule))
-    }
-
-    /// Rounds a time up to the queue's resolution.
-    fn rounded(&self, time: Duration) -> Duration {
-        let step = self.resolution.as_nanos();
-        if step == 0 {
-            return time;
-        }
-        let steps = time.as_nanos().div_ceil(step);
-        let nanos = steps.saturating_mul(step);
-        u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
     }
 }
 

@@ -38,8 +38,6 @@ struct MessageTable {
     by_id: BTreeMap<u64, StoredMessage>,
     /// All messages, ordered by the time at which they become visible.
     by_visibility: BTreeSet<(Tick, u64)>,
-    /// The messages with a time to live, ordered by their expiry.
-    by_expiry: BTreeSet<(Tick, u64)>,
     last_id: u64,
     last_receipt: u64,
 }
@@ -48,7 +46,6 @@ struct MessageTable {
 struct StoredMessage {
     body: Bytes,
     visible_at: Tick,
-    expires_at: Tick,
     dequeue_count: u32,
     inserted_at: SystemTime,
     /// The number of the newest receipt; 0 before the first.
@@ -69,9 +66,7 @@ impl MemoryQueue {
     /// Hides the message of a receipt until `until`, and subtracts `uncounted` from its dequeue
     /// count; returns the new receipt.
     fn hide(&self, receipt: &Receipt, until: Tick, uncounted: u32) -> Result<Receipt> {
-        let now = self.clock.now();
         let mut messages = lock(&self.messages);
-        messages.expire(now);
         let id = messages
             .find(receipt)
             .ok_or_else(|| invalid_receipt(self, receipt))?;
@@ -106,7 +101,6 @@ impl WorkQueue for MemoryQueue {
         let ids = messages.into_iter().map(|message| {
             let stored = StoredMessage {
                 visible_at: now + message.delay,
-                expires_at: message.time_to_live.map_or(Tick::NEVER, |ttl| now + ttl),
                 body: message.body,
                 dequeue_count: 0,
                 inserted_at,
@@ -122,7 +116,6 @@ impl WorkQueue for MemoryQueue {
         self.limits().check_visibility(visibility_timeout)?;
         let now = self.clock.now();
         let mut messages = lock(&self.messages);
-        messages.expire(now);
         let ids = messages.visible(now, max);
         let got = ids.into_iter().map(|id| {
             let receipt = messages.hide(id, now + visibility_timeout);
@@ -140,7 +133,6 @@ impl WorkQueue for MemoryQueue {
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
         let mut messages = lock(&self.messages);
-        messages.expire(self.clock.now());
         let id = messages
             .find(receipt)
             .ok_or_else(|| invalid_receipt(self, receipt))?;
@@ -166,16 +158,13 @@ impl WorkQueue for MemoryQueue {
     }
 
     async fn depth(&self) -> Result<u64> {
-        let mut messages = lock(&self.messages);
-        messages.expire(self.clock.now());
-        Ok(messages.by_id.len() as u64)
+        Ok(lock(&self.messages).by_id.len() as u64)
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let max = self.limits().check_max(max)?;
         let now = self.clock.now();
-        let mut messages = lock(&self.messages);
-        messages.expire(now);
+        let messages = lock(&self.messages);
         let peeked = messages.visible(now, max).into_iter().map(|id| {
             let stored = &messages.by_id[&id];
             PeekedMessage::new(
@@ -192,7 +181,6 @@ impl WorkQueue for MemoryQueue {
         let mut messages = lock(&self.messages);
         messages.by_id.clear();
         messages.by_visibility.clear();
-        messages.by_expiry.clear();
         Ok(())
     }
 }
@@ -202,9 +190,6 @@ impl MessageTable {
         self.last_id += 1;
         let id = self.last_id;
         self.by_visibility.insert((stored.visible_at, id));
-        if stored.expires_at != Tick::NEVER {
-            self.by_expiry.insert((stored.expires_at, id));
-        }
         self.by_id.insert(id, stored);
         id
     }
@@ -235,16 +220,6 @@ impl MessageTable {
     fn remove(&mut self, id: u64) {
         if let Some(stored) = self.by_id.remove(&id) {
             self.by_visibility.remove(&(stored.visible_at, id));
-            self.by_expiry.remove(&(stored.expires_at, id));
-        }
-    }
-
-    /// Removes the expired messages.
-    fn expire(&mut self, now: Tick) {
-        while let Some(&(at, id)) = self.by_expiry.first()
-            && at <= now
-        {
-            self.remove(id);
         }
     }
 }

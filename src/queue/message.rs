@@ -20,9 +20,6 @@ pub struct NewMessage {
     pub body: Bytes,
     /// The message is invisible for this long after the put.
     pub delay: Duration,
-    /// The message is removed after this long, handled or not. `None`, the default, keeps it for
-    /// ever, independent of the service's default.
-    pub time_to_live: Option<Duration>,
 }
 
 /// A message returned by a get.
@@ -96,13 +93,6 @@ impl NewMessage {
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
-        self
-    }
-
-    /// Sets [`NewMessage::time_to_live`].
-    #[must_use]
-    pub fn expiring(mut self, time_to_live: Duration) -> Self {
-        self.time_to_live = Some(time_to_live);
         self
     }
 }

@@ -10,24 +10,26 @@ mod tests;
 use std::{
     fmt::{self, Display},
     future::Future,
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue, forward::forward, outcome,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, outcome,
 };
 use crate::{
     base::backoff::Backoff,
     error::{Error, ErrorKind, Result},
+    types::{GroupName, QueueAddress},
 };
 
 /// Repeats calls after temporary failures.
 ///
 /// A call whose answer was lost may have taken effect. The retry depends on the call:
-/// * `put`: each failed message is put again, and no other. A message whose answer was lost may be
-///   put twice. Listeners allow for that, because delivery is at least once.
+/// * `put`: each message is put with a call of its own, and no other is repeated with it. A message whose
+///   answer was lost may be put twice. Listeners allow for that, because delivery is at least once.
 /// * `get`: repeated only after a [refusal](ErrorKind::is_refusal). After any other error it may
 ///   have hidden messages, so the error is returned at once, and a
 ///   [`Listener`](crate::listener::Listener) reports when the messages become visible again.
@@ -42,8 +44,8 @@ use crate::{
 /// # Cancel safety
 /// As [`WorkQueue`]; after cancellation nothing is repeated.
 #[derive(Debug, Clone)]
-pub struct Retrying<Q> {
-    inner: Q,
+pub struct Retrying {
+    inner: Arc<dyn WorkQueue>,
     config: RetryConfig,
 }
 
@@ -78,27 +80,10 @@ pub(crate) enum RetryOn {
     Refusals,
 }
 
-impl<Q: WorkQueue> Retrying<Q> {
+impl Retrying {
     /// Wraps a queue.
-    pub fn new(inner: Q, config: RetryConfig) -> Self {
+    pub fn new(inner: Arc<dyn WorkQueue>, config: RetryConfig) -> Self {
         Self { inner, config }
-    }
-
-    /// Returns the wrapped queue.
-    pub fn inner(&self) -> &Q {
-        &self.inner
-    }
-
-    /// Waits until the next attempt, or returns the error if there is none.
-    async fn wait_or_fail(&self, state: &mut RetryState, error: Error) -> Result<()> {
-        // Drawn at once, so that no generator is held across the wait.
-        let wait = state.next_wait(&error, &mut fastrand::Rng::new());
-        let Some(wait) = wait else {
-            return Err(error);
-        };
-        tracing::debug!(queue = %self.inner, %error, ?wait, "a queue call failed and is repeated");
-        tokio::time::sleep(wait).await;
-        Ok(())
     }
 
     async fn retry<T, F>(&self, retry_on: RetryOn, call: impl Fn() -> F + Send + Sync) -> Result<T>
@@ -106,46 +91,75 @@ impl<Q: WorkQueue> Retrying<Q> {
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
+        self.retry_in_doubt(retry_on, call).await.0
+    }
+
+    /// As [`Self::retry`]; also returns whether an attempt failed but may have taken effect.
+    async fn retry_in_doubt<T, F>(
+        &self,
+        retry_on: RetryOn,
+        call: impl Fn() -> F + Send + Sync,
+    ) -> (Result<T>, bool)
+    where
+        T: Send,
+        F: Future<Output = Result<T>> + Send,
+    {
         let mut state = RetryState::new(&self.config, retry_on);
         loop {
-            match call().await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => self.wait_or_fail(&mut state, error).await?,
+            let error = match call().await {
+                Ok(answer) => return (Ok(answer), state.in_doubt),
+                Err(error) => error,
+            };
+            // Drawn at once, so that no generator is held across the wait.
+            let wait = state.next_wait(&error, &mut fastrand::Rng::new());
+            let Some(wait) = wait else {
+                return (Err(error), state.in_doubt);
+            };
+            tracing::debug!(queue = %self.inner, %error, ?wait, "a queue call failed and is repeated");
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn put_one(&self, message: NewMessage) -> Result<MessageId> {
+        let put = || self.inner.put(vec![message.clone()]);
+        let (put, in_doubt) = self.retry_in_doubt(RetryOn::Temporary, put).await;
+        match put {
+            Ok(mut ids) => Ok(ids.remove(0)),
+            Err(error) if in_doubt && error.kind().is_refusal() => {
+                let words = format!("put without an answer; then {error}");
+                Err(outcome::in_doubt(words, error))
             }
+            Err(error) => Err(error),
         }
     }
 }
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
-    forward!([inner] address, listener_group, limits, empty_is_certain);
+impl WorkQueue for Retrying {
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.inner.limits()
+    }
+
+    fn empty_is_certain(&self) -> bool {
+        self.inner.empty_is_certain()
+    }
 
     async fn create(&self) -> Result<bool> {
         self.retry(RetryOn::Temporary, || self.inner.create()).await
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        outcome::combine(self.put_each(messages).await)
-    }
-
-    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let mut state = RetryState::new(&self.config, RetryOn::Temporary);
-        let mut outcomes = self.inner.put_each(messages.clone()).await;
-        while let Some(error) = longest_wait(&outcomes) {
-            if self.wait_or_fail(&mut state, error).await.is_err() {
-                break;
-            }
-            let failed: Vec<_> = (0..outcomes.len())
-                .filter(|index| outcomes[*index].is_err())
-                .collect();
-            let again = failed.iter().map(|index| messages[*index].clone());
-            let next = self.inner.put_each(again.collect()).await;
-            for (index, outcome) in failed.into_iter().zip(next) {
-                outcomes[index] = after_retry(&outcomes[index], outcome);
-            }
-        }
-        outcomes
+        self.limits().check_put(&messages)?;
+        outcome::put_each(messages, |message| self.put_one(message)).await
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
@@ -156,19 +170,14 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        let mut state = RetryState::new(&self.config, RetryOn::Temporary);
-        loop {
-            match self.inner.delete(receipt).await {
-                Ok(()) => return Ok(()),
-                // The lost answer was most likely "deleted". It cannot be told from a message that
-                // another consumer has got since. The caller can do nothing in either case: its
-                // work is done, and a second delivery is allowed (at least once). An error would
-                // only count finished work as failed.
-                Err(error) if state.is_in_doubt() && error.kind() == ErrorKind::Conflict => {
-                    return Ok(());
-                }
-                Err(error) => self.wait_or_fail(&mut state, error).await?,
-            }
+        let delete = || self.inner.delete(receipt);
+        match self.retry_in_doubt(RetryOn::Temporary, delete).await {
+            // The lost answer was most likely "deleted". It cannot be told from a message that
+            // another consumer has got since. The caller can do nothing in either case: its
+            // work is done, and a second delivery is allowed (at least once). An error would
+            // only count finished work as failed.
+            (Err(error), true) if error.kind() == ErrorKind::Conflict => Ok(()),
+            (deleted, _) => deleted,
         }
     }
 
@@ -251,33 +260,8 @@ impl Default for RetryConfig {
     }
 }
 
-impl<Q: Display> Display for Retrying<Q> {
+impl Display for Retrying {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
-}
-
-/// Returns the error with the longest `retry_after`, which decides when the failed messages are put
-/// again. `None` if no message failed, or if one failed for good: its next attempt would fail too.
-fn longest_wait(outcomes: &[Result<MessageId>]) -> Option<Error> {
-    let errors = || outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
-    if errors().any(|error| !error.is_retryable()) {
-        return None;
-    }
-    errors().max_by_key(|error| error.retry_after()).cloned()
-}
-
-/// Returns the outcome of a message's next attempt. It is not a refusal if the attempt before may
-/// have taken effect.
-fn after_retry(before: &Result<MessageId>, next: Result<MessageId>) -> Result<MessageId> {
-    let in_doubt = before
-        .as_ref()
-        .is_err_and(|error| !error.kind().is_refusal());
-    next.map_err(|error| {
-        if in_doubt && error.kind().is_refusal() {
-            outcome::in_doubt(format!("put without an answer; then {error}"), error)
-        } else {
-            error
-        }
-    })
 }

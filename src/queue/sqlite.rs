@@ -35,8 +35,6 @@ use crate::{
 };
 
 /// A queue in a SQLite file. All handles of a process on one file share one thread.
-///
-/// Each get removes up to 1,000 expired messages, so that no call is delayed by all of them.
 #[derive(Debug, Clone)]
 pub struct SqliteQueue {
     database: Database,
@@ -46,16 +44,6 @@ pub struct SqliteQueue {
     /// Set for a queue of a queue manager: puts note that the relay must be notified.
     observer: Option<Arc<dyn PutObserver>>,
 }
-
-/// The number of expired messages that one call removes. Each takes some microseconds, during which
-/// all writers of the file wait.
-const REMOVED_PER_CALL: i64 = 1_000;
-
-/// Selects the number of messages that have not expired, from the queue's counter. The query names the
-/// index, because the index by time has the same columns but contains all messages.
-const COUNT: &str = "SELECT messages -
-     (SELECT count(*) FROM messages INDEXED BY messages_by_end WHERE ends_at <= ?2 AND queue = ?1)
-     FROM queues WHERE id = ?1";
 
 /// Is told after each commit of a put, so that it notifies the relay of the noted messages.
 pub(crate) trait PutObserver: fmt::Debug + Send + Sync + 'static {
@@ -208,13 +196,12 @@ impl SqliteQueue {
             transaction
                 .prepare_cached(
                     "UPDATE messages SET visible_at = ?1, receipt = receipt + 1,
-                       dequeue_count = max(dequeue_count - ?6, 0)
+                       dequeue_count = max(dequeue_count - ?5, 0)
                      WHERE id = ?2 AND queue = ?3 AND receipt = ?4
-                       AND (ends_at IS NULL OR ends_at > ?5)
                      RETURNING receipt",
                 )?
                 .query_row(
-                    params![later(now, span), id, queue, number, now, uncounted],
+                    params![later(now, span), id, queue, number, uncounted],
                     |row| row.get::<_, i64>(0),
                 )
                 .optional()
@@ -286,14 +273,12 @@ impl WorkQueue for SqliteQueue {
         self.limits().check_visibility(visibility_timeout)?;
         self.write(move |transaction, queue| {
             let now = clock::advance(transaction)?;
-            remove_expired(transaction, now)?;
             let until = later(now, visibility_timeout);
             let max = limit(max);
             let mut update = transaction.prepare_cached(
                 "UPDATE messages
                  SET visible_at = ?1, receipt = receipt + 1, dequeue_count = dequeue_count + 1
                  WHERE id IN (SELECT id FROM messages WHERE queue = ?2 AND visible_at <= ?3
-                                AND (ends_at IS NULL OR ends_at > ?3)
                               ORDER BY visible_at LIMIT ?4)
                  RETURNING id, body, dequeue_count, inserted_at, checksum, receipt",
             )?;
@@ -341,12 +326,11 @@ impl WorkQueue for SqliteQueue {
     }
 
     async fn depth(&self) -> Result<u64> {
-        let count = self.read(|connection, queue| {
-            let now = clock::now(connection)?;
-            let mut count = connection.prepare_cached(COUNT)?;
-            count.query_row([queue, now], |row| row.get::<_, i64>(0))
-        });
-        Ok(u64::try_from(count.await?).unwrap_or_default())
+        let name = self.name();
+        let depth = self
+            .database
+            .run(move |connection| queue_depth(connection, &name));
+        depth.await?.ok_or_else(|| missing_queue(self))
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
@@ -355,7 +339,7 @@ impl WorkQueue for SqliteQueue {
             let now = clock::now(connection)?;
             let mut select = connection.prepare_cached(
                 "SELECT id, body, dequeue_count, inserted_at, checksum FROM messages
-                 WHERE queue = ?1 AND visible_at <= ?2 AND (ends_at IS NULL OR ends_at > ?2)
+                 WHERE queue = ?1 AND visible_at <= ?2
                  ORDER BY visible_at LIMIT ?3",
             )?;
             let rows = select.query_map(params![queue, now, limit(max)], read_message)?;
@@ -373,17 +357,6 @@ impl WorkQueue for SqliteQueue {
     }
 }
 
-/// Removes a batch of expired messages of all queues of the file, the earliest expired first;
-/// returns whether there may be more.
-pub(crate) fn remove_expired(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
-    let mut remove = transaction.prepare_cached(
-        "DELETE FROM messages WHERE id IN
-         (SELECT id FROM messages WHERE ends_at <= ?1 ORDER BY ends_at LIMIT ?2)",
-    )?;
-    let removed = remove.execute([now, REMOVED_PER_CALL])?;
-    Ok(i64::try_from(removed).unwrap_or(i64::MAX) >= REMOVED_PER_CALL)
-}
-
 /// Returns the number of a queue in the file.
 pub(crate) fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
     connection
@@ -393,7 +366,6 @@ pub(crate) fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<
 }
 
 /// Returns the number of messages of a queue in the file.
-#[cfg(feature = "courier")]
 pub(crate) fn queue_depth(connection: &Connection, name: &str) -> rusqlite::Result<Option<u64>> {
     let depth: Option<i64> = connection
         .prepare_cached("SELECT max(messages, 0) FROM queues WHERE name = ?1")?

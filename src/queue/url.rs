@@ -64,7 +64,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
             let account = crate::backend::azure::StorageAccount::from_environment(account)?;
             let queue = super::AzureQueue::open(&account, name, encoding)?;
             Ok(Arc::new(super::Retrying::new(
-                queue,
+                Arc::new(queue),
                 super::RetryConfig::default(),
             )))
         }

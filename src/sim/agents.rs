@@ -19,7 +19,7 @@ use super::{Seeds, schedule::Schedule};
 use crate::{
     base::{clock::Tick, fault::Fault},
     error::ErrorKind,
-    listener::agent::{AgentConfig, AgentMachine, MachineConfig, Step, WorkerEnd},
+    listener::agent::{AgentConfig, AgentMachine, Step, WorkerEnd},
     relay::hub::{
         Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, SubscriptionId,
         WakeBatch, WakeBuilder, Walk,
@@ -51,7 +51,9 @@ struct World {
     relays: u64,
     queues: Vec<Queue>,
     agents: Vec<Agent>,
-    config: MachineConfig,
+    config: AgentConfig,
+    /// Its depths can be read; signals decide about room.
+    settings: (bool, bool),
     has_troubles: bool,
     /// The time of the newest start of a worker.
     started_at: Tick,
@@ -142,7 +144,7 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x6167_656e);
         let serves = rng.u32(0..3) == 0;
         let has_signals = rng.bool();
-        let agent = AgentConfig {
+        let config = AgentConfig {
             max: rng.usize(1..=4),
             per: [1, 1, 3, 20][rng.usize(0..4)],
             idle: serves.then_some(IDLE),
@@ -151,11 +153,7 @@ impl World {
             check: None,
             policy: None,
         };
-        let config = MachineConfig {
-            agent,
-            has_depth: rng.u32(0..3) == 0,
-            has_signals,
-        };
+        let settings = (rng.u32(0..3) == 0, has_signals);
         let queue = |number| Queue {
             address: super::plan::address(&format!("q{number}")),
             messages: Vec::new(),
@@ -170,6 +168,7 @@ impl World {
             subscriptions: 0,
             relays: 0,
             config,
+            settings,
             has_troubles: true,
             started_at: Tick::default(),
             starts: 0,
@@ -204,7 +203,13 @@ impl World {
 
     fn make_machine(&mut self) -> AgentMachine {
         let rng = fastrand::Rng::with_seed(self.rng.u64(..));
-        AgentMachine::new(self.config.clone(), self.queues.len(), self.now, rng)
+        AgentMachine::new(
+            self.config.clone(),
+            self.settings,
+            self.queues.len(),
+            self.now,
+            rng,
+        )
     }
 
     fn start_relay(&mut self) {
@@ -580,7 +585,7 @@ impl World {
         let mut messages = self.queues[queue].messages.iter_mut();
         let found = messages.position(|one| !one.handled && one.visible_at <= now);
         let Some(message) = found else {
-            return match self.config.agent.idle {
+            return match self.config.idle {
                 // The queue may fill before its exit is seen.
                 None => {
                     self.after(30, Event::Exits(at, WorkerEnd::Done));
@@ -687,7 +692,7 @@ impl World {
         let queues = self.queues.iter().map(|queue| queue.address.clone());
         let options = SubscribeOptions {
             group: Some(GroupName::new("workers").expect("a name")),
-            capacity: self.config.agent.nominal(),
+            capacity: self.config.nominal(),
             visibility_timeout: VISIBILITY,
             agent: true,
             ..SubscribeOptions::new(listener, queues)
@@ -745,13 +750,12 @@ fn agents_strand_no_message_and_end_all_workers() {
     let all = SEEDS.run(|seed, fault, print| {
         let mut world = World::new(seed, fault, print);
         if print {
-            println!("{:?}", world.config);
+            println!("{:?} {:?}", world.config, world.settings);
         }
         let violation = world.run();
-        let config = &world.config;
         let kind = (
-            config.agent.idle.is_some(),
-            config.has_depth,
+            world.config.idle.is_some(),
+            world.settings.0,
             world.starts > 20,
         );
         kinds.lock().expect("no panic").insert(kind);

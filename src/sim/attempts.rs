@@ -2,7 +2,7 @@
 //!
 //! Listeners decide by the production's [`Attempts`](crate::listener::poison::Attempts). The
 //! model's expectation follows from the ends of all gets of a message, by any listener. A message
-//! goes to the poison queue after its maximum of attempts, or after a rejection alone, or after so
+//! goes to the poison queue after its maximum of attempts, or after a rejection, or after so
 //! many gets that it may crash its process each time. Every other message is handled, and none is
 //! deleted before.
 
@@ -28,8 +28,6 @@ pub(super) struct AttemptPlan {
     pub(super) max: u32,
     /// The queue removes gets without a try from its count.
     pub(super) takes_back: bool,
-    /// The messages of a get are handled by one run.
-    pub(super) together: bool,
     /// Its messages are of several kinds.
     kinds: Option<u64>,
     /// Some messages crash their process.
@@ -70,7 +68,7 @@ const TROUBLES: [Trouble; 14] = [
     Trouble::CrashHolding,
     Trouble::GetsFail,
     Trouble::HandlersHang,
-    Trouble::GetsPause,
+    Trouble::GetsFail,
     Trouble::StoreAway,
     Trouble::Postponing,
     Trouble::CallsFail,
@@ -82,7 +80,6 @@ impl Default for AttemptPlan {
         Self {
             max: 5,
             takes_back: true,
-            together: false,
             kinds: None,
             deadly: false,
         }
@@ -121,7 +118,6 @@ impl Plan {
         self.attempts = AttemptPlan {
             max: if deadly { 1 } else { rng.u32(1..=4) },
             takes_back: rng.bool(),
-            together: rng.bool(),
             kinds: Some(seed),
             deadly,
         };
@@ -160,8 +156,8 @@ impl World {
         got
     }
 
-    /// Returns how a run of a handler ends for one of its messages; `None`: it is handled.
-    pub(super) fn verdict(&mut self, id: MessageId, run: &[MessageId]) -> Option<Verdict> {
+    /// Returns how the handler of a message ends; `None`: it is handled.
+    pub(super) fn verdict(&mut self, id: MessageId) -> Option<Verdict> {
         if self.plan.attempts.kinds.is_none() {
             return (!self.healed && self.rng.u32(0..8) == 0).then_some(Verdict::Retry);
         }
@@ -170,21 +166,15 @@ impl World {
             let delay = Duration::from_millis(self.rng.u64(500..8_000));
             return Some(Verdict::Postponed(delay));
         }
-        let fails = |one: &MessageId| match self.kind_of(*one) {
-            Kind::Bad => true,
-            Kind::Shaky => self.queues.messages[*one].failed() + 1 < self.plan.attempts.max,
-            _ => false,
-        };
-        if run.iter().any(fails) {
-            return Some(Verdict::Retry);
+        match self.kind_of(id) {
+            Kind::Bad => Some(Verdict::Retry),
+            Kind::Shaky => {
+                let fails = self.queues.messages[id].failed() + 1 < self.plan.attempts.max;
+                fails.then_some(Verdict::Retry)
+            }
+            Kind::Rejected => Some(Verdict::Rejected),
+            Kind::Good | Kind::Deadly => None,
         }
-        let rejects = |one: &MessageId| self.kind_of(*one) == Kind::Rejected;
-        let rejected = run.iter().any(rejects);
-        let alone = run == [id];
-        rejected.then_some(match alone {
-            true => Verdict::Rejected,
-            false => Verdict::RejectedTogether,
-        })
     }
 
     /// A listener puts a message into the poison queue because of its handler's verdict; `None`:

@@ -104,11 +104,6 @@ impl World {
                 }
             }
             T::FleetStops => self.stop_fleet(),
-            T::GetsPause => {
-                let until = self.until(500, 20_000);
-                self.scaled_gets_pause(listener, until);
-                self.impair(listener, until);
-            }
             T::StoreAway => {
                 let until = self.until(2_000, 90_000);
                 prolong(&mut self.outages.store, until);
@@ -117,7 +112,6 @@ impl World {
                 let until = self.until(2_000, 90_000);
                 prolong(&mut self.outages.handlers, until);
             }
-            T::FewerTasks => self.scaled_task_limit(listener),
             // These happen by themselves, where the seed allows them.
             T::ReportsLost
             | T::WalksLost

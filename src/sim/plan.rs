@@ -47,10 +47,6 @@ pub(super) enum Trouble {
     GetsHang,
     HandlersHang,
     PauseBusy,
-    /// A listener's application pauses it for a while.
-    GetsPause,
-    /// It changes how many tasks the listener may have.
-    FewerTasks,
     /// All members of a fleet stop at once, and all but one for long.
     FleetStops,
     TableFull,
@@ -172,8 +168,8 @@ const TROUBLES: [Trouble; 28] = [
     Trouble::GetsHang,
     Trouble::HandlersHang,
     Trouble::PauseBusy,
-    Trouble::GetsPause,
-    Trouble::FewerTasks,
+    Trouble::GetsFail,
+    Trouble::HandlersHang,
 ];
 
 /// Troubles that lead to outdated reports.

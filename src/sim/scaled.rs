@@ -53,9 +53,6 @@ pub(super) struct Scaled {
     /// The time of the last depth query, which counts as a poll where the policy allows no more
     /// tasks.
     depth_at: Tick,
-    /// Its application has paused it until this time.
-    resumes_at: Tick,
-    max_tasks: usize,
 }
 
 /// A message that a get returned.
@@ -63,8 +60,6 @@ pub(super) struct Scaled {
 struct InFlight {
     message: queue::Message,
     arrival: Arrival,
-    /// The messages that share its handler's run, itself included.
-    run: Vec<MessageId>,
     /// Gets that the queue had removed from its count before this one, unknown to the listener.
     in_doubt: u32,
 }
@@ -85,8 +80,6 @@ pub(super) enum Happens {
     /// The queue has removed a get from a message's count.
     TakenBack(MessageId, u64, queue::MessageId),
     Depth(u64),
-    /// The application resumes it.
-    Resumes,
 }
 
 /// A pushed listener has polled within this time after a wake: one slow get, and the delays
@@ -182,13 +175,6 @@ impl World {
             Happens::TakenBack(message, receipt, id) => {
                 self.taken_back(number, queue, (message, receipt), &id);
             }
-            Happens::Resumes => {
-                let now = self.now;
-                let scaled = self.scaled(number, queue);
-                if scaled.resumes_at <= now {
-                    scaled.scaler.resume(now);
-                }
-            }
             Happens::Depth(depth) => {
                 let (now, tasks) = (self.now, tasks_for(depth));
                 let scaled = self.scaled(number, queue);
@@ -198,30 +184,6 @@ impl World {
             }
         }
         self.scaled_step(number, queue);
-    }
-
-    /// A listener's application pauses it.
-    pub(super) fn scaled_gets_pause(&mut self, number: usize, until: Tick) {
-        let listener = &mut self.listeners[number];
-        let (life, queues) = (listener.life, listener.scaled.keys().copied());
-        for queue in queues.collect::<Vec<_>>() {
-            let scaled = self.scaled(number, queue);
-            scaled.scaler.pause();
-            scaled.resumes_at = scaled.resumes_at.max(until);
-            scaled.excused_until = scaled.excused_until.max(until);
-            self.at(until, Event::Scaled(number, life, queue, Happens::Resumes));
-        }
-        self.scaled_step_all(number);
-    }
-
-    /// A listener's application changes how many tasks there may be.
-    pub(super) fn scaled_task_limit(&mut self, number: usize) {
-        let (now, most) = (self.now, self.rng.usize(1..=MAX_TASKS));
-        for scaled in self.listeners[number].scaled.values_mut() {
-            scaled.max_tasks = most;
-            scaled.scaler.set_max_tasks(most, now);
-        }
-        self.scaled_step_all(number);
     }
 
     /// Starts a task by hand: it may find messages without a notification.
@@ -312,8 +274,6 @@ impl World {
             excused_until: self.now,
             hangs_until: self.now,
             depth_at: self.now,
-            resumes_at: self.now,
-            max_tasks: MAX_TASKS,
         }
     }
 

@@ -3,8 +3,8 @@
 //!
 //! A write is sent once. If the client retried a write that was applied, it would report a false
 //! conflict. So a conflict here proves that nothing was written, and a write without an answer is
-//! an error with unknown outcome. Reads are retried. Capabilities name the conditions that a
-//! service lacks; such a request is never sent without its condition.
+//! an error with unknown outcome. Reads are retried. A service may lack the condition of a
+//! deletion; such a request is never sent without its condition.
 
 pub(crate) mod azure_rest;
 mod container;
@@ -34,7 +34,7 @@ use tokio::sync::OnceCell;
 pub(super) use self::environment::{connect, container_at, open};
 use self::{azure_rest::AzureRest, error::names_the_container};
 use super::{
-    Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
+    Blob, BlobContent, BlobName, BlobStore, ETag, Page, PageOptions,
     container::{Container, changed},
 };
 use crate::{
@@ -256,22 +256,11 @@ impl BlobStore for CloudStore {
     }
 
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
-        let listed = Container::list(self, prefix, page).await?;
-        let entries = listed.heads.into_iter().map(|head| BlobEntry {
-            name: head.name,
-            etag: head.etag,
-            last_modified: head.last_modified,
-        });
-        Ok(Page {
-            entries: entries.collect(),
-            next: listed.next,
-        })
+        Container::list(self, prefix, page).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            conditional_delete: matches!(self.service, Service::Azure(_)),
-        }
+    fn conditional_delete(&self) -> bool {
+        matches!(self.service, Service::Azure(_))
     }
 }
 

@@ -13,7 +13,6 @@ use std::{
     collections::BTreeMap,
     fmt::{Debug, Display},
     sync::Arc,
-    time::SystemTime,
 };
 
 use async_trait::async_trait;
@@ -21,7 +20,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{TryStreamExt, stream::BoxStream};
 
 pub(super) use self::blob_store_adapter::BlobStoreAdapter;
-use super::{BlobName, ETag, PageOptions};
+use super::{BlobEntry, BlobName, ETag, Page, PageOptions};
 use crate::{
     base::text::opaque_debug,
     error::{Error, ErrorKind, Result},
@@ -35,13 +34,13 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the container does not exist.
-    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage>;
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page>;
 
     /// Reads a blob's properties and metadata without its content; `None` if there is no blob.
     ///
     /// # Errors
     /// Any error of the store.
-    async fn head(&self, name: &BlobName) -> Result<Option<Head>>;
+    async fn head(&self, name: &BlobName) -> Result<Option<BlobEntry>>;
 
     /// Reads a blob's content if it still has this ETag.
     ///
@@ -84,7 +83,7 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if it was changed.
-    async fn delete_unchanged(&self, seen: &Head) -> Result<bool>;
+    async fn delete_unchanged(&self, seen: &BlobEntry) -> Result<bool>;
 
     /// Returns the address, which differs between containers of all accounts. It contains no
     /// credential.
@@ -97,37 +96,13 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
     async fn ensure(&self) -> Result<()>;
 }
 
-/// A blob without its content.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
-    /// Its name.
-    pub name: BlobName,
-    /// Its ETag.
-    pub etag: ETag,
-    /// When it was written, by the store's clock.
-    pub last_modified: SystemTime,
-    /// Its metadata, with names in lower case; `None` if a list does not contain it.
-    pub metadata: Option<BTreeMap<String, String>>,
-}
-
 #[cfg(any(feature = "cloud", test))]
-impl Head {
+impl BlobEntry {
     /// Returns whether a blob has changed since it was `seen`. The metadata is compared as well,
     /// because an ETag may be the content's hash.
     pub(crate) fn differs_from(&self, seen: &Self) -> bool {
         self.etag != seen.etag || (seen.metadata.is_some() && self.metadata != seen.metadata)
     }
-}
-
-/// A page of a list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HeadPage {
-    /// The blobs.
-    pub heads: Vec<Head>,
-    /// Number of blobs whose names are no valid [`BlobName`].
-    pub unnameable: u64,
-    /// The token of the next page; `None` on the last page.
-    pub next: Option<String>,
 }
 
 /// A blob's content, in pieces.

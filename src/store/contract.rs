@@ -126,7 +126,7 @@ async fn deleting_keeps_its_condition(store: &dyn BlobStore) {
         .update(&blob, bytes(b"2"), &first)
         .await
         .expect("update");
-    if !store.capabilities().conditional_delete {
+    if !store.conditional_delete() {
         let error = store
             .delete(&blob, Some(&second))
             .await
@@ -148,7 +148,7 @@ async fn deleting_keeps_its_condition(store: &dyn BlobStore) {
 }
 
 async fn etags_are_never_used_twice(store: &dyn BlobStore) {
-    if !store.capabilities().conditional_delete {
+    if !store.conditional_delete() {
         // There an ETag identifies the content.
         return;
     }

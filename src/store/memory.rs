@@ -116,6 +116,7 @@ impl BlobStore for MemoryStore {
                 name: name.clone(),
                 etag: blob.etag.clone(),
                 last_modified: blob.last_modified,
+                metadata: None,
             });
         Ok(Page::truncated(entries.collect(), size))
     }

@@ -211,6 +211,7 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<BlobEntry> {
         name: BlobName::new(row.get_ref(0)?.as_str()?).map_err(unreadable)?,
         etag: ETag::new(row.get_ref(1)?.as_str()?),
         last_modified: time(row.get(2)?),
+        metadata: None,
     })
 }
 

@@ -24,7 +24,6 @@ pub async fn check(queue: &dyn WorkQueue) {
     queue.create().await.expect("create");
     assert!(!queue.create().await.expect("create"), "it exists already");
     a_get_returns_each_put_message_once(queue).await;
-    each_message_of_a_put_has_its_outcome(queue).await;
     a_message_is_visible_again_after_its_time_out(queue).await;
     a_deleted_message_never_comes_back(queue).await;
     a_receipt_is_valid_until_the_next_get(queue).await;
@@ -32,7 +31,6 @@ pub async fn check(queue: &dyn WorkQueue) {
     a_released_message_is_visible_after_its_delay(queue).await;
     an_untried_release_does_not_count_if_it_returns_true(queue).await;
     a_delayed_message_is_visible_after_its_delay(queue).await;
-    only_a_message_with_a_time_to_live_expires(queue).await;
     a_get_returns_at_most_a_batch(queue).await;
     a_peek_changes_nothing(queue).await;
     any_bytes_are_kept(queue).await;
@@ -101,21 +99,6 @@ async fn a_get_returns_each_put_message_once(queue: &dyn WorkQueue) {
     none(queue, "hidden").await;
     let depth = queue.depth().await.expect("depth");
     assert_eq!(depth, 3, "hidden messages count");
-}
-
-async fn each_message_of_a_put_has_its_outcome(queue: &dyn WorkQueue) {
-    empty(queue).await;
-    let messages = ["a", "b", "c"].map(NewMessage::new).to_vec();
-    let ids: Result<Vec<_>> = queue.put_each(messages).await.into_iter().collect();
-    let mut ids = ids.expect("each is put");
-    let mut got: Vec<_> = get(queue, LONG).await.into_iter().map(|m| m.id).collect();
-    ids.sort();
-    got.sort();
-    assert_eq!(ids, got);
-    let large = NewMessage::new(vec![0; queue.limits().body + 1]);
-    let outcomes = queue.put_each(vec![NewMessage::new("d"), large]).await;
-    assert_eq!(outcomes.len(), 2, "one for each");
-    assert!(outcomes[1].is_err(), "too large");
 }
 
 async fn a_message_is_visible_again_after_its_time_out(queue: &dyn WorkQueue) {
@@ -225,16 +208,6 @@ async fn a_delayed_message_is_visible_after_its_delay(queue: &dyn WorkQueue) {
     assert_eq!(one(queue, LONG).await.body, "later");
 }
 
-async fn only_a_message_with_a_time_to_live_expires(queue: &dyn WorkQueue) {
-    empty(queue).await;
-    let life = Duration::from_secs(1);
-    let mortal = NewMessage::new("mortal").expiring(life);
-    let messages = vec![NewMessage::new("immortal"), mortal];
-    queue.put(messages).await.expect("put");
-    tokio::time::sleep(life + Duration::from_millis(500)).await;
-    assert_eq!(one(queue, LONG).await.body, "immortal");
-}
-
 async fn a_get_returns_at_most_a_batch(queue: &dyn WorkQueue) {
     empty(queue).await;
     let batch = queue.limits().batch;
@@ -286,15 +259,8 @@ async fn invalid_requests_are_refused_and_change_nothing(queue: &dyn WorkQueue) 
     let large = NewMessage::new(vec![0; limits.body + 1]);
     let both = queue.put(vec![good.clone(), large]).await;
     refused(both.map(|_| ()), "body");
-    let late = good.clone().after(limits.delay + tick);
+    let late = good.after(limits.delay + tick);
     refused(queue.put(vec![late]).await.map(|_| ()), "delay");
-    let dead = good.expiring(Duration::ZERO);
-    refused(queue.put(vec![dead]).await.map(|_| ()), "time_to_live");
-    // It would expire before it becomes visible, because the queue rounds both times up.
-    let both = limits.resolution.max(tick) * 2;
-    let unseen = NewMessage::new("unseen").expiring(both).after(both);
-    let put = queue.put(vec![NewMessage::new("not put"), unseen]).await;
-    refused(put.map(|_| ()), "delay");
     refused(queue.get(0, LONG).await.map(|_| ()), "max");
     refused(queue.peek(0).await.map(|_| ()), "max");
     for timeout in [Duration::ZERO, limits.visibility.1 + tick] {

@@ -63,13 +63,6 @@ pub trait WakeStream: Debug + Send + 'static {
         false
     }
 
-    /// Ends the stream (`true`), so that the relay relies on other listeners, or opens it again
-    /// (`false`). While paused, [`WakeStream::next`] waits, and notifications arrive as wake-ups on the
-    /// next stream. By default nothing happens, and wake-ups continue.
-    fn pause(&mut self, paused: bool) {
-        let _ = paused;
-    }
-
     /// Returns a receiver of the connection's state. Updated only while [`WakeStream::next`] is polled.
     fn link(&self) -> watch::Receiver<LinkState>;
 }

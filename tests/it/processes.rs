@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reveille::queue::{self, NewMessage, WorkQueue};
+use reveille::queue::{self, NewMessage};
 use tokio::{process::Command, task::JoinSet};
 
 const PROCESSES: usize = 6;

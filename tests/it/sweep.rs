@@ -305,7 +305,7 @@ async fn instances_share_a_container_of_azurite_also_when_one_is_killed() {
     let again = within("its end", again.envs(&environment).output()).await;
     assert_eq!(again.expect("it starts").status.code(), Some(0));
     let left = source.list("", &Default::default()).await.expect("a list");
-    assert!(left.heads.is_empty(), "{left:?}");
+    assert!(left.entries.is_empty(), "{left:?}");
     let twice = emulator.requests();
     let twice = twice
         .iter()

@@ -2,7 +2,7 @@
 
 use reveille::{
     Error, ErrorKind,
-    courier::{DestinationStatus, HandedOver, MessageId, MessageStatus, QueueStatus},
+    courier::{DestinationStatus, MessageId, MessageState, MessageStatus, QueueStatus},
 };
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ impl Status {
                 let message = format!("message `{id}` is not known to `{path}`");
                 return Err(Error::new(ErrorKind::NotFound, message).into());
             };
-            return Ok(format.row(MESSAGE, &message_row(id, status))?);
+            return Ok(format.row(MESSAGE, &message_row(id, &status))?);
         }
         let status = manager.status().await?;
         let queues: Vec<_> = status.queues.iter().map(queue_row).collect();
@@ -103,93 +103,16 @@ fn destination_row(to: &DestinationStatus) -> Value {
 
 /// Returns where a message is. `destination` is a queue of this machine, or a destination on another one;
 /// `hop` is the next machine on the way to that.
-fn message_row(id: MessageId, status: MessageStatus) -> Value {
-    let (mut last_known, mut dequeue_count) = (HERE.to_owned(), None);
-    let (mut next, mut reason) = (None, None);
-    let (state, destination, changed_at) = match status {
-        MessageStatus::Outgoing {
-            destination,
-            hop,
-            handed_over,
-            at,
-            last_error,
-        } => {
-            let state = match handed_over {
-                HandedOver::Ready => "ready",
-                HandedOver::Sent => "sent",
-                HandedOver::Visible => "confirmed",
-            };
-            if handed_over != HandedOver::Ready {
-                last_known.clone_from(&hop);
-            }
-            (next, reason) = (Some(hop), last_error);
-            (state, destination.to_string(), Some(at))
-        }
-        MessageStatus::Accepted { queue, at } => ("accepted", queue, Some(at)),
-        MessageStatus::Arrived { queue, at } => ("arrived", queue, Some(at)),
-        MessageStatus::Received { queue, at } => ("received", queue, Some(at)),
-        MessageStatus::BeingReceived {
-            queue,
-            dequeue_count: count,
-        } => {
-            dequeue_count = Some(count);
-            ("being_received", queue, None)
-        }
-        MessageStatus::DeadLetter {
-            destination,
-            reason: why,
-            at,
-        } => {
-            reason = Some(why);
-            ("dead_letter", destination.to_string(), Some(at))
-        }
-        // A state that this program does not know.
-        _ => ("unknown", String::new(), None),
-    };
+fn message_row(id: MessageId, status: &MessageStatus) -> Value {
+    let is_there = matches!(status.state, MessageState::Sent | MessageState::Confirmed);
     json!({
         "message_id": id.to_string(),
-        "state": state,
-        "destination": destination,
-        "hop": next,
-        "last_known": last_known,
-        "changed_at": changed_at.map(time),
-        "reason": reason,
-        "dequeue_count": dequeue_count,
+        "state": status.state,
+        "destination": status.destination.to_string(),
+        "hop": status.hop,
+        "last_known": status.hop.as_deref().filter(|_| is_there).unwrap_or(HERE),
+        "changed_at": status.changed_at.map(time),
+        "reason": status.reason,
+        "dequeue_count": status.dequeue_count,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use super::*;
-
-    #[test]
-    fn a_message_to_another_machine_shows_the_last_machine_that_has_it() {
-        let shown = |handed_over, last_error: Option<&str>| {
-            let status = MessageStatus::Outgoing {
-                destination: "reveille://paris:7610/orders".parse().expect("valid"),
-                hop: "gate:7610".to_owned(),
-                handed_over,
-                at: SystemTime::UNIX_EPOCH,
-                last_error: last_error.map(str::to_owned),
-            };
-            let id = "01".repeat(16).parse().expect("an id");
-            let row = message_row(id, status);
-            assert_eq!(row["destination"], "reveille://paris:7610/orders");
-            assert_eq!(row["hop"], "gate:7610");
-            assert!(row["dequeue_count"].is_null(), "{row}");
-            let text = |field: &str| row[field].as_str().unwrap_or("-").to_owned();
-            ["state", "last_known", "reason"].map(text)
-        };
-        assert_eq!(
-            shown(HandedOver::Ready, Some("no answer")),
-            ["ready", "this machine", "no answer"]
-        );
-        assert_eq!(shown(HandedOver::Sent, None), ["sent", "gate:7610", "-"]);
-        assert_eq!(
-            shown(HandedOver::Visible, None),
-            ["confirmed", "gate:7610", "-"]
-        );
-    }
 }

@@ -12,14 +12,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use reveille::listener::{Delivery, HandlerError, HandlerResult, Postponed, Rejected};
 use tokio::{io::AsyncWriteExt as _, process::ChildStdin, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     child::{self, Ended, KILL_AFTER, Process},
-    message, output,
+    output,
     signals::Signal,
 };
 
@@ -121,21 +120,9 @@ impl Worker {
 
     /// Handles one message.
     pub(super) async fn handle(&self, delivery: Delivery) -> HandlerResult {
-        let input = Input::of_one(&delivery);
-        self.perform(&[delivery], input).await
-    }
-
-    /// Handles the messages of one get by one run.
-    pub(super) async fn handle_batch(&self, batch: Vec<Delivery>) -> HandlerResult {
-        let input = Input::of_batch(&batch)?;
-        self.perform(&batch, input).await
-    }
-
-    async fn perform(&self, batch: &[Delivery], input: Input) -> HandlerResult {
-        // A batch continues while at least one of its messages is not lost.
-        let mut lost = pin!(async {
-            join_all(batch.iter().map(Delivery::lost)).await;
-        });
+        let message = &delivery.message;
+        let id = message.id.to_string();
+        let mut lost = pin!(delivery.lost());
         let permit = async {
             match &self.quota {
                 Some(quota) => quota.left.acquire().await.ok(),
@@ -148,13 +135,10 @@ impl Worker {
             () = &mut lost => return put_back(Duration::ZERO),
             permit = permit => permit,
         };
-        for message in batch.iter().map(|delivery| &delivery.message) {
-            if message.dequeue_count > 1 {
-                let (id, attempt) = (message.id.to_string(), message.dequeue_count);
-                tracing::info!(id, attempt, "redelivered");
-            }
+        if message.dequeue_count > 1 {
+            tracing::info!(id, attempt = message.dequeue_count, "redelivered");
         }
-        let why = match self.run(&input, &mut lost).await {
+        let why = match self.run(&Input::of(&delivery), &mut lost).await {
             Err(error) if child::is_permanent(&error) => {
                 let text = format!("the command cannot be run: {error}");
                 self.end(EndCause::Unable(text));
@@ -175,9 +159,6 @@ impl Worker {
                 return Ok(());
             }
         };
-        let id = batch
-            .first()
-            .map(|delivery| delivery.message.id.to_string());
         tracing::warn!(id, error = why, "no program was run; no attempt is counted");
         self.put_back.store(true, Ordering::Relaxed);
         // The place of the message stays taken, so that no other one is got for the same failure.
@@ -262,8 +243,8 @@ impl Quota {
 }
 
 impl Input {
-    /// Returns the input of a run for one message: its unchanged body.
-    fn of_one(delivery: &Delivery) -> Self {
+    /// Returns the input of a run: the unchanged body.
+    fn of(delivery: &Delivery) -> Self {
         let message = &delivery.message;
         let environment = vec![
             ("MESSAGE_ID", message.id.to_string()),
@@ -275,23 +256,6 @@ impl Input {
             environment,
             body: message.body.to_vec(),
         }
-    }
-
-    /// Returns the input of a run for a batch: one JSON object a line.
-    fn of_batch(batch: &[Delivery]) -> serde_json::Result<Self> {
-        let queue = batch.first().map(|first| first.queue.to_string());
-        let environment = vec![
-            ("MESSAGE_QUEUE", queue.unwrap_or_default()),
-            ("MESSAGE_COUNT", batch.len().to_string()),
-        ];
-        let mut body = Vec::new();
-        for delivery in batch {
-            let of = &delivery.message;
-            let row = message::row(&of.id, &of.body, of.dequeue_count, of.inserted_at);
-            serde_json::to_writer(&mut body, &row)?;
-            body.push(b'\n');
-        }
-        Ok(Self { environment, body })
     }
 }
 

@@ -30,9 +30,6 @@ pub(super) struct Put {
     /// How long the messages stay hidden
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "0s")]
     delay: Duration,
-    /// When the messages expire, handled or not [default: never]
-    #[arg(long, value_name = "D", value_parser = values::pause)]
-    ttl: Option<Duration>,
     /// Create the queue first if it is missing
     #[arg(long)]
     create: bool,
@@ -125,13 +122,8 @@ impl Put {
     }
 
     async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> reveille::Result<()> {
-        let messages = bodies.into_iter().map(|body| {
-            let message = NewMessage::new(body).after(self.delay);
-            match self.ttl {
-                Some(ttl) => message.expiring(ttl),
-                None => message,
-            }
-        });
+        let bodies = bodies.into_iter();
+        let messages = bodies.map(|body| NewMessage::new(body).after(self.delay));
         queue.put(messages.collect()).await.map(drop)
     }
 }

@@ -168,7 +168,7 @@ fn list(data: &[u8]) {
         return;
     };
     let mut xml = "<EnumerationResults><Blobs>".to_owned();
-    for blob in &parsed.heads {
+    for blob in &parsed.entries {
         let since = blob.last_modified.duration_since(UNIX_EPOCH);
         let (name, etag) = (escape(blob.name.as_str()), escape(blob.etag.as_str()));
         let modified = httpdate::fmt_http_date(UNIX_EPOCH + since.unwrap_or_default());
@@ -189,8 +189,8 @@ fn list(data: &[u8]) {
     xml += "</EnumerationResults>";
     let again = azure_rest::parse(xml.as_bytes(), "").expect("ours");
     assert_eq!(again.next, parsed.next);
-    assert_eq!(again.heads.len(), parsed.heads.len());
-    for (one, two) in again.heads.iter().zip(&parsed.heads) {
+    assert_eq!(again.entries.len(), parsed.entries.len());
+    for (one, two) in again.entries.iter().zip(&parsed.entries) {
         assert_eq!((&one.name, &one.etag), (&two.name, &two.etag));
         assert_eq!(one.metadata, two.metadata);
     }

@@ -80,7 +80,6 @@ fn session(connection: u8) -> ReceiverSession {
             max_body: MAX_BODY,
             max_queue: Some(MAX_QUEUE),
             max_outgoing: 4,
-            hop_limit: 3,
             routes: vec![route],
             ..QueueManagerConfig::default()
         },

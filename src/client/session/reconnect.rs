@@ -98,8 +98,6 @@ enum Phase {
         last_message: Tick,
         first_message: Option<Tick>,
     },
-    /// Ended by this side until `pause(false)`.
-    Paused,
     Closed,
 }
 
@@ -156,7 +154,6 @@ impl Reconnect {
                     dead
                 })
             }
-            Phase::Paused => ReconnectStep::Wait(Tick::NEVER),
             Phase::Closed => ReconnectStep::Closed,
         }
     }
@@ -204,7 +201,7 @@ impl Reconnect {
         let dead = match self.phase {
             Phase::Opening { until } => until <= now,
             Phase::Open { last_message, .. } => self.dead_at(last_message) <= now,
-            Phase::Waiting { .. } | Phase::Paused | Phase::Closed => false,
+            Phase::Waiting { .. } | Phase::Closed => false,
         };
         if dead {
             self.broken(now, None, rng);
@@ -303,20 +300,6 @@ impl Reconnect {
             self.phase = Phase::Waiting { until };
         }
         refused
-    }
-
-    /// Ends the stream (`true`), or opens the next one at once (`false`). Returns whether that
-    /// changes the state; it does not after a final refusal.
-    pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
-        self.phase = match (paused, self.phase) {
-            (true, Phase::Paused | Phase::Closed) => return false,
-            (true, _) => Phase::Paused,
-            (false, Phase::Paused) => Phase::Waiting { until: now },
-            (false, _) => return false,
-        };
-        // A pause is no outage of the relay.
-        (self.announced, self.failures, self.cause) = (true, None, None);
-        true
     }
 
     /// Returns whether the relay announced the end of the last stream, to be reopened soon.

@@ -71,11 +71,6 @@ impl FlagBlobs {
         written.await.map(drop)
     }
 
-    /// Deletes a flag's blob, with an ETag only the blob that was read with it.
-    pub(super) async fn delete(&self, name: &FlagName, etag: Option<&ETag>) -> Result<()> {
-        self.store.delete(&blob_name(name), etag).await.map(drop)
-    }
-
     /// Reads the newest set of a flag that is over, and the ETag of its blob. Foreign content
     /// counts as no set.
     pub(super) async fn ended(&self, name: &FlagName) -> Result<(Option<EndedSet>, Option<ETag>)> {
@@ -93,16 +88,6 @@ impl FlagBlobs {
         let name = ended_name(&ended.state.name);
         let written = write_over(&*self.store, &name, ended.content(), before);
         written.await.map(drop)
-    }
-
-    /// Removes a set that is over, if it is still the one that was listed.
-    ///
-    /// # Errors
-    /// `Conflict` if it is another one; `Unsupported` if the store cannot tell; any error of the
-    /// store.
-    pub(super) async fn forget_ended(&self, name: &FlagName, listed: &ETag) -> Result<()> {
-        let name = ended_name(name);
-        self.store.delete(&name, Some(listed)).await.map(drop)
     }
 
     /// Lists the blobs of all flags, and of their sets that are over.

@@ -12,7 +12,12 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 
-use super::{Flags, blobs::READS_AT_ONCE, document::Versions, registry::WatchRegistry};
+use super::{
+    Flags,
+    blobs::READS_AT_ONCE,
+    document::{Versions, ended_name},
+    registry::WatchRegistry,
+};
 use crate::{error::Result, store::ETag, types::FlagName};
 
 /// The time of the store after which a set that is over is forgotten. A relay that could not read the
@@ -65,9 +70,11 @@ impl Flags {
             .fold(Ok(()), async |before, read| before.and(read))
             .await?;
         // After the reads: watchers wait for these.
-        let can_forget = self.inner.blobs.store.capabilities().conditional_delete;
+        let can_forget = self.inner.blobs.store.conditional_delete();
         for (name, etag) in old.into_iter().filter(|_| can_forget) {
-            if let Err(error) = self.inner.blobs.forget_ended(&name, &etag).await {
+            // If another one was written since, that one stays.
+            let store = &self.inner.blobs.store;
+            if let Err(error) = store.delete(&ended_name(&name), Some(&etag)).await {
                 tracing::debug!(%error, %name, "an old set could not be forgotten");
             }
         }

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use super::{
     Flags, Inner,
-    document::{EndedSet, FlagDocument},
+    document::{EndedSet, FlagDocument, blob_name},
     registry::WatchRegistry,
 };
 use crate::{
@@ -214,7 +214,7 @@ impl Inner {
                 return Ok((finish(None, ended.0.as_ref()), false));
             };
             let etag = found.etag.clone();
-            let can_tell = self.blobs.store.capabilities().conditional_delete;
+            let can_tell = self.blobs.store.conditional_delete();
             if expired {
                 let active = found.active(wall);
                 if active.is_some() || !can_tell {
@@ -227,8 +227,8 @@ impl Inner {
                 continue;
             };
             let condition = Some(&etag).filter(|_| can_tell && !planted!(FlagExpiryUnconditional));
-            match self.blobs.delete(name, condition).await {
-                Ok(()) => {
+            match self.blobs.store.delete(&blob_name(name), condition).await {
+                Ok(_) => {
                     self.registry(|registry| registry.set = registry.set.saturating_sub(1));
                     return Ok((finish(None, Some(&ended)), true));
                 }

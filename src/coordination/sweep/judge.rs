@@ -7,7 +7,7 @@ use prost_types::Timestamp;
 
 use crate::{
     coordination::{flag, lease, unique_id},
-    store::{BlobName, container::Head},
+    store::{BlobEntry, BlobName},
 };
 
 /// The metadata with a blob's expiry. Names of metadata are not case-sensitive.
@@ -142,7 +142,11 @@ fn destination(value: &str, name: &BlobName) -> Option<Destination> {
 
 /// Returns the copy's metadata: without the expiry, and with the source. The source blob keeps its
 /// expiry until it is deleted.
-pub(crate) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap<String, String> {
+pub(crate) fn provenance(
+    head: &BlobEntry,
+    source: &str,
+    now: SystemTime,
+) -> BTreeMap<String, String> {
     let mut metadata = head.metadata.clone().unwrap_or_default();
     metadata.remove(TIME_TO_LIVE);
     metadata.remove(DEAD_BLOB_CONTAINER);
@@ -152,7 +156,7 @@ pub(crate) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap
 }
 
 /// Returns a blob's address in the form that its copy records.
-pub(crate) fn origin(head: &Head, source: &str) -> String {
+pub(crate) fn origin(head: &BlobEntry, source: &str) -> String {
     printable(&format!("{source}/{}", head.name))
 }
 
@@ -295,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_copy_records_its_source_and_has_no_expiry() {
-        let head = Head {
+        let head = BlobEntry {
             name: name("ä b%"),
             etag: crate::store::ETag::new("x"),
             last_modified: SystemTime::UNIX_EPOCH,

@@ -16,8 +16,8 @@ use crate::{
     base::sync::lock,
     error::{ErrorKind, Result},
     store::{
-        BlobName,
-        container::{Account, Container, Head, HeadPage},
+        BlobEntry, BlobName, Page,
+        container::{Account, Container},
     },
 };
 
@@ -43,7 +43,7 @@ impl BlobRemover {
     pub(super) async fn work(
         &self,
         container: &dyn Container,
-        page: HeadPage,
+        page: Page,
         now: SystemTime,
     ) -> Counts {
         let mut counts = Counts {
@@ -52,7 +52,7 @@ impl BlobRemover {
             ..Counts::default()
         };
         let mut left: BTreeMap<Reason, (u64, BlobName)> = BTreeMap::new();
-        let handled = page.heads.into_iter().map(|head| async move {
+        let handled = page.entries.into_iter().map(|head| async move {
             let name = head.name.clone();
             (name, self.handle(container, head, now).await)
         });
@@ -74,7 +74,7 @@ impl BlobRemover {
     async fn handle(
         &self,
         container: &dyn Container,
-        head: Head,
+        head: BlobEntry,
         now: SystemTime,
     ) -> Option<Verdict> {
         let name = head.name.clone();
@@ -92,7 +92,7 @@ impl BlobRemover {
     async fn try_handle(
         &self,
         container: &dyn Container,
-        head: Head,
+        head: BlobEntry,
         now: SystemTime,
     ) -> Result<Verdict> {
         let Some(head) = with_metadata(container, head).await? else {
@@ -118,7 +118,7 @@ impl BlobRemover {
     pub(super) fn judge(
         &self,
         container: &dyn Container,
-        head: &Head,
+        head: &BlobEntry,
         now: SystemTime,
     ) -> Result<Verdict> {
         let none = BTreeMap::new();
@@ -143,14 +143,14 @@ impl BlobRemover {
     async fn copy(
         &self,
         container: &dyn Container,
-        head: &Head,
+        head: &BlobEntry,
         to: &Destination,
         now: SystemTime,
     ) -> Result<bool> {
         let dead = self.dead_container(&to.container).await?;
         let over = dead.head(&to.name).await?;
         let origin = origin(head, &container.address());
-        let is_ours = |found: &Head| {
+        let is_ours = |found: &BlobEntry| {
             let marks = found.metadata.as_ref();
             marks.and_then(|marks| marks.get(SWEPT_FROM)) == Some(&origin)
         };
@@ -189,7 +189,10 @@ impl BlobRemover {
 }
 
 /// Reads a blob's metadata if the list had none. Returns `None` for a deleted blob.
-pub(super) async fn with_metadata(container: &dyn Container, head: Head) -> Result<Option<Head>> {
+pub(super) async fn with_metadata(
+    container: &dyn Container,
+    head: BlobEntry,
+) -> Result<Option<BlobEntry>> {
     match head.metadata {
         Some(_) => Ok(Some(head)),
         None => container.head(&head.name).await,

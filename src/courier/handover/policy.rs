@@ -35,11 +35,6 @@ pub(crate) struct SenderRights {
 pub(crate) type MaySend = dyn Fn(Option<&str>) -> bool + Send + Sync;
 
 impl Policy {
-    /// Returns whether the authority of a message is a name of this machine.
-    pub(super) fn is_own(&self, authority: &str) -> bool {
-        !authority.is_empty() && self.config.names.iter().any(|name| name == authority)
-    }
-
     /// Returns the next machine of a message that passes through this one. Only a route allows it:
     /// a machine is no open relay.
     pub(crate) fn next_hop(&self, authority: &str) -> Option<&str> {

@@ -53,6 +53,8 @@ enum Decision {
 /// message of an offer is stored after one of its destination that was postponed.
 type Depths = HashMap<String, u64>;
 
+/// The most machines that a message passes: as many as in an IP network's early routing protocols.
+const MOST_MACHINES: usize = 16;
 /// Another process connects with the same queue file while this one lives.
 const OTHER_CONNECTION: &str = "the sender has opened another connection; if a copy of its queue \
     file is in use on another machine, run `reveille courier new-identity` there: connect again";
@@ -179,7 +181,7 @@ impl ReceiverSession {
         let mut depths = Depths::new();
         for mut message in messages {
             check_message(&message).map_err(refuse)?;
-            if self.policy.is_own(&message.authority) {
+            if self.policy.config.is_own(&message.authority) {
                 message.authority.clear();
             }
             let decision = self.decide(transaction, rights, sender, &message, &mut depths)?;
@@ -273,9 +275,8 @@ impl ReceiverSession {
                 message.authority
             ));
         }
-        let limit = self.policy.config.hop_limit;
-        (message.visited.len() / own.len() > limit)
-            .then(|| format!("it has passed {limit} machines, which is the limit"))
+        (message.visited.len() / own.len() > MOST_MACHINES)
+            .then(|| format!("it has passed {MOST_MACHINES} machines, which is the limit"))
     }
 }
 

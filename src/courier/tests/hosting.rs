@@ -117,13 +117,15 @@ async fn a_start_after_a_crash_checks_more_than_one_after_a_clean_end() {
         .create()
         .await
         .expect("created");
-    send(&manager, "orders", &["tea"]).await;
+    let queue = manager.queue("orders").expect("a name");
+    queue.put(vec![NewMessage::new("tea")]).await.expect("put");
+    drop(queue);
     // The index is told to hold other rows than it does.
     execute(
         &manager,
         "PRAGMA writable_schema = ON;
-         UPDATE sqlite_schema SET sql = replace(sql, 'ends_at IS NOT NULL', 'ends_at IS NULL')
-           WHERE name = 'messages_by_end';
+         UPDATE sqlite_schema SET sql = replace(sql, 'uid IS NOT NULL', 'uid IS NULL')
+           WHERE name = 'messages_by_uid';
          PRAGMA writable_schema = OFF",
     )
     .await;
@@ -136,7 +138,7 @@ async fn a_start_after_a_crash_checks_more_than_one_after_a_clean_end() {
     assert_eq!(fs::read_to_string(&mark).expect("a mark"), "clean\n");
     fs::write(&mark, "in use\n").expect("written");
     let error = host(&place).await.expect_err("the full check finds it");
-    assert!(error.message().contains("messages_by_end"), "{error}");
+    assert!(error.message().contains("messages_by_uid"), "{error}");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ async fn pending_notifications_of_messages_that_are_visible_share_a_row() {
     let manager = place.open().await;
     let queue = manager.queue("orders").expect("a name");
     for seconds in [60, 120, 180, 36_000] {
-        let message = crate::queue::NewMessage::new("later").after(Duration::from_secs(seconds));
+        let message = NewMessage::new("later").after(Duration::from_secs(seconds));
         queue.put(vec![message]).await.expect("put");
     }
     let rows = "SELECT count(*) FROM unnotified";

@@ -66,9 +66,10 @@ async fn the_status_of_a_message_follows_it() {
     assert_eq!(status(id).await, None, "it is in the memory of its process");
     sending.commit().await.expect("committed");
     let arrived = status(id).await.expect("known");
-    assert!(
-        matches!(&arrived, MessageStatus::Arrived { queue, .. } if queue == "orders"),
-        "{arrived:?}"
+    assert_eq!(arrived.state, MessageState::Arrived);
+    assert_eq!(
+        (arrived.destination, arrived.dequeue_count),
+        (orders, Some(0))
     );
     let mut receiving = manager.begin();
     receiving
@@ -76,39 +77,34 @@ async fn the_status_of_a_message_follows_it() {
         .await
         .expect("received")
         .expect("there");
-    let queue = "orders".to_owned();
-    let held = MessageStatus::BeingReceived {
-        queue,
-        dequeue_count: 1,
-    };
-    assert_eq!(status(id).await, Some(held));
+    let held = status(id).await.expect("known");
+    assert_eq!(
+        (held.state, held.dequeue_count),
+        (MessageState::BeingReceived, Some(1))
+    );
     receiving.commit().await.expect("committed");
-    assert!(matches!(
-        status(id).await,
-        Some(MessageStatus::Received { .. })
-    ));
+    let received = status(id).await.expect("known");
+    assert_eq!(received.state, MessageState::Received);
+    assert!(received.changed_at.is_some());
 
     let far = send(&manager, FAR, &["x"]).await[0];
     for (change, expected) in [
-        ("UPDATE outgoing SET status = 1", HandedOver::Ready),
+        ("UPDATE outgoing SET status = 1", MessageState::Ready),
         (
             "UPDATE outgoing SET status = 2, sent_at = 1",
-            HandedOver::Sent,
+            MessageState::Sent,
         ),
         (
             "UPDATE outgoing SET status = 3, confirmed_at = 2",
-            HandedOver::Visible,
+            MessageState::Confirmed,
         ),
     ] {
         execute(&manager, change).await;
-        match status(far).await {
-            Some(MessageStatus::Outgoing {
-                hop, handed_over, ..
-            }) => {
-                assert_eq!((&*hop, handed_over), ("far:7600", expected));
-            }
-            other => panic!("{other:?}"),
-        }
+        let shown = status(far).await.expect("known");
+        assert_eq!(
+            (shown.hop.as_deref(), shown.state),
+            (Some("far:7600"), expected)
+        );
     }
 }
 
@@ -227,8 +223,8 @@ async fn a_copy_with_a_new_identity_leaves_to_the_original_what_only_that_may_se
     )
     .await;
     let before = manager.file_id();
-    let renewed = manager.new_identity().await.expect("renewed");
-    assert_eq!(renewed.removed, 2);
+    let removed = manager.new_identity().await.expect("renewed");
+    assert_eq!(removed, 2);
     drop(manager);
     let manager = place.open().await;
     assert_ne!(manager.file_id(), before);

@@ -526,7 +526,7 @@ async fn business_data_and_messages_commit_together_or_not_at_all() {
             .send_in(&transaction, &far, "far order")
             .expect("sent");
         invoices
-            .put_in(&transaction, &[crate::queue::NewMessage::new("bill")])
+            .put_in(&transaction, &[NewMessage::new("bill")])
             .expect("put");
         if commits {
             transaction.commit().expect("committed");
@@ -567,7 +567,7 @@ async fn a_damaged_message_becomes_a_dead_letter_and_is_never_delivered() {
     send(&manager, "orders", &["one", "two"]).await;
     let queue = manager.queue("orders").expect("a name");
     queue
-        .put(vec![crate::queue::NewMessage::new("three")])
+        .put(vec![NewMessage::new("three")])
         .await
         .expect("put");
     execute(
@@ -599,7 +599,7 @@ async fn a_plain_message_gets_an_id_when_it_is_received() {
     let manager = place.open().await;
     let queue = manager.queue("orders").expect("a name");
     queue
-        .put(vec![crate::queue::NewMessage::new("plain")])
+        .put(vec![NewMessage::new("plain")])
         .await
         .expect("put");
     let mut ids = Vec::new();

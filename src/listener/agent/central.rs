@@ -22,16 +22,24 @@ mod tests;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, de::Error as _};
+
 use crate::{
-    base::{backoff::Backoff, duration::Span, fault::planted},
+    base::{
+        backoff::Backoff,
+        duration::{self, Span},
+        fault::planted,
+    },
     error::{Error, Result},
     types::{ListenerId, QueueAddress, SubscribeOptions},
 };
 
 /// How many nodes a fleet has.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FleetPolicy {
     /// Least nodes, also without work.
+    #[serde(default)]
     pub min: usize,
     /// Most nodes; 1 or more.
     pub max: usize,
@@ -39,6 +47,7 @@ pub struct FleetPolicy {
     pub backlog_per_node: Option<u64>,
     /// While the latency from a notification to its handling is above this, and there is a backlog, the
     /// fleet grows by the ratio, at most to double.
+    #[serde(default, deserialize_with = "span")]
     pub latency: Option<Duration>,
     /// The share of the nodes' dequeue tasks that work, above which the fleet grows by the ratio; above 0
     /// and at most 1.
@@ -48,6 +57,7 @@ pub struct FleetPolicy {
     /// Most nodes that one change removes; 1 or more.
     pub step_down: Option<usize>,
     /// How long fewer nodes must be enough before nodes are removed.
+    #[serde(default = "cool_down", deserialize_with = "span")]
     pub cool_down: Duration,
 }
 
@@ -156,9 +166,18 @@ impl Default for FleetPolicy {
             busy_share: None,
             step_up: None,
             step_down: None,
-            cool_down: Duration::from_secs(300),
+            cool_down: cool_down(),
         }
     }
+}
+
+fn cool_down() -> Duration {
+    Duration::from_secs(300)
+}
+
+fn span<'de, D: Deserializer<'de>, T: From<Duration>>(text: D) -> Result<T, D::Error> {
+    let span = duration::parse(&String::deserialize(text)?).map_err(D::Error::custom)?;
+    Ok(span.into())
 }
 
 impl FleetPolicy {

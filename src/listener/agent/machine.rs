@@ -37,16 +37,6 @@ pub(crate) struct AgentMachine {
     stopped: bool,
 }
 
-/// The settings of an agent's machine.
-#[derive(Debug, Clone)]
-pub(crate) struct MachineConfig {
-    pub(crate) agent: AgentConfig,
-    /// The depth of a queue can be read.
-    pub(crate) has_depth: bool,
-    /// Signals of the machine decide whether there is room for a worker.
-    pub(crate) has_signals: bool,
-}
-
 /// The driver's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -102,9 +92,7 @@ struct Queue {
     visible_at: Tick,
     /// The depth before the run that ended last, until the next reading.
     before: Option<u64>,
-    /// Runs in a row that ended with no fewer messages than before.
-    fruitless: u32,
-    /// When the depth starts workers again after such runs.
+    /// When the depth starts workers again after runs that left no fewer messages.
     again_at: Tick,
     pauses: Backoff,
 }
@@ -158,17 +146,17 @@ const DEPTH_EVERY: Duration = Duration::from_secs(5);
 /// How long the machine's signals are believed, and how long a machine without room waits.
 const ROOM_FOR: Duration = Duration::from_secs(1);
 const NO_ROOM_FOR: Duration = Duration::from_secs(5);
-/// Runs without progress before the depth alone starts no further one for a while.
-const FRUITLESS: u32 = 3;
 
 impl AgentMachine {
-    /// Makes the machine of an agent for so many queues.
-    pub(crate) fn new(config: MachineConfig, queues: usize, now: Tick, rng: fastrand::Rng) -> Self {
-        let MachineConfig {
-            agent: config,
-            has_depth,
-            has_signals,
-        } = config;
+    /// Makes the machine of an agent for so many queues. `has_depth`: the depths of its queues can be read.
+    /// `has_signals`: signals of the machine decide whether there is room for a worker.
+    pub(crate) fn new(
+        config: AgentConfig,
+        (has_depth, has_signals): (bool, bool),
+        queues: usize,
+        now: Tick,
+        rng: fastrand::Rng,
+    ) -> Self {
         let slot = || Slot {
             worker: None,
             from: Tick::default(),
@@ -187,7 +175,6 @@ impl AgentMachine {
             look_at: Tick::NEVER,
             visible_at: Tick::NEVER,
             before: None,
-            fruitless: 0,
             again_at: Tick::NEVER,
             pauses: Backoff::new(FAILED.0, FAILED.1),
         };
@@ -313,7 +300,7 @@ impl AgentMachine {
         let one = &mut self.queues[queue];
         one.reporter.on_wake_up(sequence, newest);
         if messages > 0 {
-            one.forget_fruitless();
+            one.forget_pauses();
         }
         self.claim(queue, messages, now);
     }
@@ -348,8 +335,8 @@ impl AgentMachine {
         }
     }
 
-    /// The depth of a queue was read, or could not be. Returns whether workers end without progress.
-    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) -> bool {
+    /// The depth of a queue was read, or could not be.
+    pub(crate) fn on_depth(&mut self, queue: usize, depth: Option<u64>, now: Tick) {
         let running = self.running(queue);
         let one = &mut self.queues[queue];
         one.query = DepthQuery::Idle;
@@ -358,23 +345,18 @@ impl AgentMachine {
             if running == 0 && one.newest > one.covered.wake_count.max(one.returned) {
                 one.unclaimed = one.unclaimed.max(1);
             }
-            self.put_off_ends(queue, now);
-            return false;
+            return self.put_off_ends(queue, now);
         };
         one.depth = Some((depth, now));
         match one.before.take() {
-            Some(before) if depth >= before && depth > 0 => one.fruitless += 1,
-            None if depth > 0 => {}
-            _ => one.forget_fruitless(),
-        }
-        let mut waits = false;
-        if one.fruitless >= FRUITLESS {
             // The messages may be in other hands: they are looked for, less and less often.
-            waits = one.again_at == Tick::NEVER;
-            if waits {
+            Some(before) if depth >= before && depth > 0 => {
                 one.again_at = now + one.pauses.next(&mut self.rng);
             }
-        } else {
+            None if depth > 0 => {}
+            _ => one.forget_pauses(),
+        }
+        if one.again_at == Tick::NEVER {
             let wanted = self.wanted(depth).saturating_sub(running);
             let messages = (wanted as u64).saturating_mul(self.config.per.into());
             let one = &mut self.queues[queue];
@@ -383,7 +365,6 @@ impl AgentMachine {
         if depth > 0 {
             self.put_off_ends(queue, now);
         }
-        waits
     }
 
     /// The machine has room for a worker, or has none.
@@ -581,12 +562,10 @@ impl AgentMachine {
             if self.stopped || one.next_look() > now {
                 continue;
             }
-            if one.visible_at <= now {
-                one.visible_at = Tick::NEVER;
-            }
-            if one.again_at <= now {
-                // One run, which counts again.
-                (one.again_at, one.fruitless) = (Tick::NEVER, FRUITLESS - 1);
+            for at in [&mut one.visible_at, &mut one.again_at] {
+                if *at <= now {
+                    *at = Tick::NEVER;
+                }
             }
             self.count_look(queue, now);
             if self.has_depth {
@@ -742,8 +721,7 @@ impl Queue {
         self.look_at.min(self.visible_at).min(self.again_at)
     }
 
-    fn forget_fruitless(&mut self) {
-        self.fruitless = 0;
+    fn forget_pauses(&mut self) {
         self.again_at = Tick::NEVER;
         self.pauses.reset();
     }

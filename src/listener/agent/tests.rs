@@ -108,7 +108,7 @@ impl Fleet {
     fn new() -> Self {
         let queue = MemoryQueue::new("local/jobs".parse().expect("an address"));
         Self {
-            queue: Arc::new(Metered::new(queue)),
+            queue: Arc::new(Metered::new(Arc::new(queue))),
             relay: Relay::start(RelayConfig::default()).expect("started"),
             crews: Vec::new(),
             agents: Vec::new(),

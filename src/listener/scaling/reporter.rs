@@ -26,7 +26,7 @@ pub(crate) struct PendingReport {
 /// The wake-up counters at the moment before a get is issued.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// The listener's own count of wakes: wake-ups, resumes and new tasks.
+    /// The listener's own count of wakes: wake-ups, and new tasks.
     pub(crate) wake_count: u64,
     stream: u64,
     sequence: u64,

@@ -1,6 +1,6 @@
 //! The dequeue tasks of one queue, as a machine.
 //!
-//! Each wake (a wake-up, a resume, new tasks) is counted. A task reads that count before its get,
+//! Each wake (a wake-up, or new tasks) is counted. A task reads that count before its get,
 //! and may leave only if the count is unchanged when the get returns empty: "check and leave" is
 //! one call, under its owner's lock (R17: a task leaves only if no wake-up came since its get).
 //! R18: every wake-up ends in a get, so a wake without a later get stays pending. The driver owns
@@ -67,8 +67,6 @@ pub(crate) struct Scaler {
     found_in_mode: bool,
     /// No task is started any more.
     stopped: bool,
-    /// No task is started until it is resumed.
-    paused: bool,
     depth_query: DepthQuery,
     /// The time of the last depth query.
     depth_at: Option<Tick>,
@@ -169,7 +167,6 @@ impl Scaler {
             policy_limit: usize::MAX,
             found_in_mode: false,
             stopped: false,
-            paused: false,
             depth_query: DepthQuery::Idle,
             depth_at: None,
             most_active: 0,
@@ -326,7 +323,7 @@ impl Scaler {
     /// Returns whether one more task is to be started.
     fn wants_task(&self, now: Tick) -> bool {
         let count = self.tasks.list.len();
-        if self.stopped || self.paused || count >= self.config.max_tasks {
+        if self.stopped || count >= self.config.max_tasks {
             // The wake stays pending: the first task that is done polls.
             return false;
         }
@@ -355,7 +352,6 @@ impl Scaler {
         let task = Task {
             state,
             holds: false,
-            leaving: false,
             full: false,
             extra_poller: waits && !self.tasks.list.is_empty(),
             idle_count,
@@ -406,77 +402,12 @@ impl Scaler {
     }
 }
 
-/// Fewer tasks at run time: none while the listener is paused, and no more than a lowered limit. A surplus
-/// task without messages ends at its next [`Scaler::begin`]; one with messages gets no more before they are
-/// handled.
-impl Scaler {
-    /// Starts no task and issues no get until it is resumed. Wakes are still counted.
-    pub(crate) fn pause(&mut self) {
-        self.paused = true;
-    }
-
-    /// Resumes and polls at once, with or without wake-ups during the pause. Returns whether a
-    /// sleeping task was woken early.
-    pub(crate) fn resume(&mut self, now: Tick) -> bool {
-        if !std::mem::take(&mut self.paused) {
-            return false;
-        }
-        let kept = self.tasks.cancel_leaving(now);
-        self.count_wake(now) || kept
-    }
-
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused
-    }
-
-    /// Returns whether it is paused, holds no message, and has nothing to report. Then the relay
-    /// can wake other listeners instead.
-    pub(crate) fn is_pause_complete(&self, now: Tick) -> bool {
-        self.paused && self.tasks.is_idle() && !self.reporter.has_pending_report(now)
-    }
-
-    /// Sets the maximum number of tasks, at least 1. Returns whether a sleeping task was woken
-    /// early.
-    pub(crate) fn set_max_tasks(&mut self, most: usize, now: Tick) -> bool {
-        let more = most > self.config.max_tasks;
-        self.config.max_tasks = most;
-        if more && !self.tasks.list.is_empty() {
-            // There may be work for more tasks.
-            self.depth_query.want();
-        }
-        more && self.tasks.cancel_leaving(now)
-    }
-
-    /// Returns whether a task must not get messages: the listener is paused, or there are enough
-    /// other tasks.
-    fn is_surplus(&self, id: TaskId) -> bool {
-        self.paused || self.tasks.count_staying(Some(id)) >= self.config.max_tasks
-    }
-
-    /// Ends a task, now or when its messages are handled.
-    fn dismiss(&mut self, id: TaskId) -> Begin {
-        match self.tasks.list.get_mut(&id).filter(|task| task.holds) {
-            Some(task) => {
-                (task.leaving, task.state) = (true, TaskState::Handling);
-                Begin::Sleep(Tick::NEVER)
-            }
-            None => {
-                self.tasks.list.remove(&id);
-                Begin::Leave
-            }
-        }
-    }
-}
-
 /// The gets of a task, and which task polls when no relay sends wake-ups. A task with messages and free
 /// places sleeps like an idle task; without a time limit while another task polls or the relay sends
 /// wake-ups.
 impl Scaler {
     /// A task got a slot. R17: its get covers all wakes that are counted by now.
     pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
-        if self.is_surplus(id) {
-            return self.dismiss(id);
-        }
         let surplus = self.emptied.is_some() && !self.has_unserved_wake() && self.may_leave(id);
         let busy = |task: &&Task| task.holds || task.is_getting();
         let busy_others = self.tasks.others(Some(id)).filter(busy).count();
@@ -498,7 +429,6 @@ impl Scaler {
             }
             _ => {}
         }
-        task.leaving = false;
         task.state = TaskState::Getting { since: now };
         task.snapshot = self.reporter.snapshot(self.wake_count);
         self.issued_wake = self.wake_count;
@@ -719,7 +649,6 @@ impl Scaler {
     fn next_depth_query_at(&self) -> Option<Tick> {
         let count = self.tasks.list.len();
         let none_polls = !self.stopped
-            && !self.paused
             && self.depth_query == DepthQuery::Idle
             && self.mode != ListenerMode::Pushed
             && (self.policy_limit..self.config.max_tasks).contains(&count)
@@ -731,41 +660,21 @@ impl Scaler {
     /// Returns when a task that waits for a slot no longer counts as polling, if a task with free
     /// places could poll instead.
     fn slot_wait_ends_at(&mut self, now: Tick) -> Option<Tick> {
-        let may = !self.stopped && !self.paused && self.needs_poller();
+        let may = !self.stopped && self.needs_poller();
         let until = self.tasks.slot_wait_ends_at(now).filter(|_| may)?;
-        self.tasks
-            .with_free_places(false)
-            .is_some()
-            .then_some(until)
+        self.tasks.with_free_places().is_some().then_some(until)
     }
 
     /// Makes a task with messages and free places poll by the back-off, if no other task polls.
     fn assign_poller(&mut self, now: Tick, chance: f64) -> Option<(TaskId, Tick)> {
-        let none_needed = self.stopped || self.paused || !self.needs_poller();
+        let none_needed = self.stopped || !self.needs_poller();
         if none_needed || self.tasks.another_polls_soon(None, now) {
-            return self.keep_for_wake(now);
-        }
-        let (until, idle_count) = self.first_poll(now, chance);
-        let room = self.tasks.count_staying(None) < self.config.max_tasks;
-        let (id, task) = self.tasks.with_free_places(room)?;
-        task.leaving = false;
-        (task.state, task.idle_count) = (TaskState::Sleeping { until }, idle_count);
-        Some((id, until))
-    }
-
-    /// Keeps a task that was about to end for a pending wake, if it is no longer surplus and no
-    /// other task can be started.
-    fn keep_for_wake(&mut self, now: Tick) -> Option<(TaskId, Tick)> {
-        let pending = self.has_waiting_wake(now);
-        let full = self.tasks.list.len() >= self.config.max_tasks;
-        let room = self.tasks.count_staying(None) < self.config.max_tasks;
-        let may = !self.stopped && !self.paused;
-        if !(may && pending && full && room) {
             return None;
         }
-        let (id, task) = self.tasks.find(|task| task.leaving)?;
-        (task.leaving, task.state) = (false, TaskState::Sleeping { until: now });
-        Some((id, now))
+        let (until, idle_count) = self.first_poll(now, chance);
+        let (id, task) = self.tasks.with_free_places()?;
+        (task.state, task.idle_count) = (TaskState::Sleeping { until }, idle_count);
+        Some((id, until))
     }
 
     /// Returns the first poll of a task that was started without a wake, and its initial idle

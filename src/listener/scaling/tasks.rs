@@ -25,8 +25,6 @@ pub(super) struct Task {
     pub(super) state: TaskState,
     /// It holds messages, in any state.
     pub(super) holds: bool,
-    /// It gets no more messages, and ends when all its messages are handled.
-    pub(super) leaving: bool,
     /// Its last get returned as many messages as requested.
     pub(super) full: bool,
     /// It was started only because no other task polled.
@@ -190,31 +188,11 @@ impl Tasks {
         waits.filter(|until| *until > now).min()
     }
 
-    /// Keeps the tasks that were about to end, so that they use their free places; returns whether
-    /// there were any.
-    pub(super) fn cancel_leaving(&mut self, now: Tick) -> bool {
-        let leaving = self.list.values_mut().filter(|task| task.leaving);
-        let kept = leaving.map(|task| {
-            task.leaving = false;
-            task.state = TaskState::Sleeping { until: now };
-        });
-        kept.count() > 0
-    }
-
-    /// Counts the tasks other than `id` that are not about to end.
-    pub(super) fn count_staying(&self, id: Option<TaskId>) -> usize {
-        self.others(id).filter(|task| !task.leaving).count()
-    }
-
-    /// Returns a task with messages and free places that does not poll; if `leaving`, also a task
-    /// that was about to end.
-    pub(super) fn with_free_places(&mut self, leaving: bool) -> Option<(TaskId, &mut Task)> {
+    /// Returns a task with messages and free places that does not poll.
+    pub(super) fn with_free_places(&mut self) -> Option<(TaskId, &mut Task)> {
         let never = TaskState::Sleeping { until: Tick::NEVER };
-        self.find(|task| task.holds && (task.state == never || (leaving && task.leaving)))
-    }
-
-    pub(super) fn find(&mut self, test: impl Fn(&Task) -> bool) -> Option<(TaskId, &mut Task)> {
-        let found = self.list.iter_mut().find(|(_, task)| test(task));
+        let mut tasks = self.list.iter_mut();
+        let found = tasks.find(|(_, task)| task.holds && task.state == never);
         found.map(|(id, task)| (*id, task))
     }
 

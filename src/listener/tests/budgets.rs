@@ -30,7 +30,7 @@ impl Two {
         };
         let queue = &self.queues[number];
         let id = ListenerId::unique("worker").expect("a name");
-        let options = config.subscription(id, queue);
+        let options = config.subscription(id, &**queue);
         let builder = Listener::builder(Arc::clone(queue)).config(config);
         match pushed {
             true => builder.wakes(self.relay.subscribe(options).expect("subscribed")),

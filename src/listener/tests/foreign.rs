@@ -2,7 +2,11 @@
 //! ages of its messages.
 
 use super::*;
-use crate::queue::{Message, MessageId, QueueLimits, forward::forward};
+use crate::{
+    Result,
+    queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
+    types::QueueAddress,
+};
 
 /// Implements only the required methods of a queue.
 #[derive(Debug)]
@@ -42,7 +46,37 @@ impl std::fmt::Display for Foreign {
 
 #[async_trait::async_trait]
 impl WorkQueue for Foreign {
-    forward!([inner] address, create, delete, renew, release, depth, peek, purge);
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    async fn create(&self) -> Result<bool> {
+        self.inner.create().await
+    }
+
+    async fn delete(&self, receipt: &Receipt) -> Result<()> {
+        self.inner.delete(receipt).await
+    }
+
+    async fn renew(&self, receipt: &Receipt, timeout: Duration) -> Result<Receipt> {
+        self.inner.renew(receipt, timeout).await
+    }
+
+    async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
+        self.inner.release(receipt, delay).await
+    }
+
+    async fn depth(&self) -> Result<u64> {
+        self.inner.depth().await
+    }
+
+    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
+        self.inner.peek(max).await
+    }
+
+    async fn purge(&self) -> Result<()> {
+        self.inner.purge().await
+    }
 
     fn limits(&self) -> QueueLimits {
         QueueLimits {
@@ -51,12 +85,12 @@ impl WorkQueue for Foreign {
         }
     }
 
-    async fn put(&self, messages: Vec<NewMessage>) -> crate::Result<Vec<MessageId>> {
+    async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits().check_put(&messages)?;
         self.inner.put(messages).await
     }
 
-    async fn get(&self, max: usize, timeout: Duration) -> crate::Result<Vec<Message>> {
+    async fn get(&self, max: usize, timeout: Duration) -> Result<Vec<Message>> {
         let mut got = self.inner.get(max, timeout).await?;
         for message in &mut got {
             message.inserted_at -= self.age;

@@ -1,9 +1,9 @@
-//! Listeners of several queues on one subscription.
+//! Listeners of several queues with one handler.
 
 use super::*;
 use crate::{
     error::{Error, ErrorKind},
-    listener::{Budget, ListenerMode, Listeners, PoisonedMessage, Rejected},
+    listener::{Budget, ListenerMode, Listeners},
     testing::{Call, ScriptedQueue},
     types::QueueAddress,
 };
@@ -39,17 +39,19 @@ async fn notify(relay: &Relay, address: &QueueAddress) {
 /// Starts pushed listeners of these queues on the bench's relay.
 async fn pushed(bench: &Bench, queues: &[Arc<dyn WorkQueue>], seen: &Seen) -> Listeners {
     let config = limited();
-    let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, queues);
-    let wakes = bench.relay.subscribe(options).expect("subscribed");
-    let builder = Listeners::builder(queues.to_vec()).config(config);
-    let listeners = builder.wakes(wakes).start(seen.handler()).await;
+    let builders = queues.iter().map(|queue| {
+        let id = ListenerId::new("worker").expect("a name");
+        let wakes = bench.relay.subscribe(config.subscription(id, &**queue));
+        let builder = Listener::builder(Arc::clone(queue)).config(config.clone());
+        builder.wakes(wakes.expect("subscribed"))
+    });
+    let listeners = Listeners::start(builders, seen.handler()).await;
     seconds(5).await;
     listeners.expect("started")
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_queue_is_woken_by_its_own_wake_ups_on_one_stream() {
+async fn each_queue_is_woken_by_its_own_wake_ups() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
     let listeners = pushed(&bench, &queues, &seen).await;
     let modes = listeners.states().into_iter().map(|(_, state)| state.mode);
@@ -72,29 +74,6 @@ async fn each_queue_is_woken_by_its_own_wake_ups_on_one_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_are_paused_together_and_go_on_together() {
-    let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
-    let listeners = pushed(&bench, &queues, &seen).await;
-    listeners.pause();
-    seconds(5).await;
-    for queue in &queues {
-        put(queue, "job").await;
-        notify(&bench.relay, queue.address()).await;
-    }
-    seconds(60).await;
-    assert_eq!(seen.all().len(), 0);
-    listeners.resume();
-    seconds(1).await;
-    assert_eq!(seen.all().len(), 3);
-    for queue in &queues {
-        put(queue, "job").await;
-        notify(&bench.relay, queue.address()).await;
-    }
-    seconds(1).await;
-    assert_eq!(seen.all().len(), 6, "the stream is there again");
-}
-
-#[tokio::test(start_paused = true)]
 async fn when_the_relay_ends_all_of_them_poll() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
     let listeners = pushed(&bench, &queues, &seen).await;
@@ -110,52 +89,6 @@ async fn when_the_relay_ends_all_of_them_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn json_values_are_handled_and_other_messages_poisoned() {
-    let queues = queues();
-    let address = "local/poison".parse().expect("an address");
-    let poison: Arc<dyn WorkQueue> = Arc::new(MemoryQueue::new(address));
-    let (kept, sum) = (Arc::clone(&poison), Arc::new(Mutex::new(0)));
-    let adding = Arc::clone(&sum);
-    let listeners = Listeners::builder(queues.clone())
-        .config(limited())
-        .poison(move |queue| (queue.queue_name() == "bills").then(|| Arc::clone(&kept)))
-        .start_json(move |number: u32, delivery: Delivery| {
-            let adding = Arc::clone(&adding);
-            async move {
-                if delivery.queue.queue_name() == "mails" {
-                    return Err(Rejected::because("no mails").into());
-                }
-                *adding.lock().expect("no panic") += number;
-                Ok(())
-            }
-        });
-    let _listeners = listeners.await.expect("started");
-    for (queue, body) in std::iter::zip(&queues, ["3", "4", "5"]) {
-        put(queue, body).await;
-        put(queue, "no number").await;
-    }
-    seconds(5).await;
-    assert_eq!(*sum.lock().expect("no panic"), 7);
-    let got = poison.get(32, Duration::from_secs(30)).await.expect("get");
-    assert_eq!(got.len(), 1);
-    let poisoned: PoisonedMessage = serde_json::from_slice(&got[0].body).expect("JSON");
-    assert_eq!(poisoned.body, "no number");
-    assert!(poisoned.error.contains("expected"), "{}", poisoned.error);
-}
-
-#[tokio::test]
-async fn queues_that_are_none_or_the_same_are_refused() {
-    let seen = Seen::default();
-    let none = Listeners::builder([]).start(seen.handler()).await;
-    assert!(none.expect_err("none").message().contains("queues"));
-    let mut queues = queues();
-    queues.push(Arc::clone(&queues[1]));
-    let twice = Listeners::builder(queues).start(seen.handler()).await;
-    let error = twice.expect_err("twice");
-    assert!(error.message().contains("local/bills"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn where_one_queue_cannot_be_listened_to_none_is() {
     let mut queues = queues();
     let missing = ScriptedQueue::new("local/missing".parse().expect("an address"));
@@ -167,8 +100,9 @@ async fn where_one_queue_cannot_be_listened_to_none_is() {
     queues.push(Arc::new(missing));
     put(&queues[0], "job").await;
     let seen = Seen::default();
-    let builder = Listeners::builder(queues).config(limited());
-    let error = builder.start(seen.handler()).await.expect_err("missing");
+    let builders = queues.into_iter().map(Listener::builder);
+    let started = Listeners::start(builders, seen.handler()).await;
+    let error = started.expect_err("missing");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     seconds(5).await;
     assert_eq!(seen.all().len(), 0);

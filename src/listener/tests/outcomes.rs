@@ -75,7 +75,7 @@ fn poison() -> Arc<MemoryQueue> {
 
 /// Ends the first attempt with this error. Returns how many times the message was handled within
 /// half a minute, and the content of the poison queue.
-async fn ends(error: HandlerError, batches: bool) -> (usize, Vec<PoisonedMessage>) {
+async fn ends(error: HandlerError) -> (usize, Vec<PoisonedMessage>) {
     let bench = Bench::new();
     bench.put(&["job"]).await;
     let (poison, seen) = (poison(), Seen::default());
@@ -84,19 +84,12 @@ async fn ends(error: HandlerError, batches: bool) -> (usize, Vec<PoisonedMessage
         .pulling()
         .config(config())
         .poison(Arc::clone(&poison) as _);
-    let handle = move |delivery: &Delivery| {
-        noting.note(delivery);
+    let handle = move |delivery: Delivery| {
+        noting.note(&delivery);
         let error = error.lock().expect("no panic").take();
         std::future::ready(Err(error.unwrap_or_else(|| "once more".into())))
     };
-    let _listener = match batches {
-        false => builder.start(move |one: Delivery| handle(&one)).await,
-        true => {
-            let handle = move |batch: Vec<Delivery>| handle(&batch[0]);
-            builder.start_batches(handle).await
-        }
-    }
-    .expect("started");
+    let _listener = builder.start(handle).await.expect("started");
     seconds(4).await;
     let poisoned = poison.get(9, Duration::from_secs(30)).await.expect("got");
     let read = |message: crate::queue::Message| serde_json::from_slice(&message.body);
@@ -106,26 +99,22 @@ async fn ends(error: HandlerError, batches: bool) -> (usize, Vec<PoisonedMessage
 
 #[tokio::test(start_paused = true)]
 async fn a_rejected_message_is_poisoned_at_once_with_any_wrapper() {
-    for batches in [false, true] {
-        let [rejections, _] = wrapped();
-        for error in rejections {
-            let what = format!("{error:?}");
-            let (tries, poisoned) = ends(error, batches).await;
-            assert_eq!((tries, poisoned.len()), (1, 1), "{what}");
-            assert!(poisoned[0].error.contains("never good"), "{poisoned:?}");
-        }
+    let [rejections, _] = wrapped();
+    for error in rejections {
+        let what = format!("{error:?}");
+        let (tries, poisoned) = ends(error).await;
+        assert_eq!((tries, poisoned.len()), (1, 1), "{what}");
+        assert!(poisoned[0].error.contains("never good"), "{poisoned:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_postponed_message_comes_back_on_time_with_any_wrapper() {
-    for batches in [false, true] {
-        let [_, postponements] = wrapped();
-        for error in postponements {
-            let what = format!("{error:?}");
-            let (tries, poisoned) = ends(error, batches).await;
-            assert_eq!((tries, poisoned.len()), (1, 0), "{what}");
-        }
+    let [_, postponements] = wrapped();
+    for error in postponements {
+        let what = format!("{error:?}");
+        let (tries, poisoned) = ends(error).await;
+        assert_eq!((tries, poisoned.len()), (1, 0), "{what}");
     }
 }
 

@@ -18,7 +18,7 @@ impl Wrapped {
     async fn start(handler: impl Handler) -> Self {
         let bench = Bench::new();
         let queue = ScriptedQueue::new(bench.queue.address().clone());
-        let wrapped = Retrying::new(queue.clone(), RetryConfig::default());
+        let wrapped = Retrying::new(Arc::new(queue.clone()), RetryConfig::default());
         let id = ListenerId::new("worker").expect("a name");
         let config = config();
         let wakes = bench.relay.subscribe(config.subscription(id, &queue));

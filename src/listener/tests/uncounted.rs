@@ -185,31 +185,6 @@ async fn a_message_untried_elsewhere_has_one_attempt_here_and_its_error_when_poi
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_one_try_of_a_message_that_was_got_too_often_is_by_itself() {
-    let queue = Arc::new(Foreign::new("local/jobs"));
-    let put = queue.put(vec![NewMessage::new("worn")]).await;
-    put.expect("put");
-    queue.waste(7).await;
-    let put = vec![NewMessage::new("a"), NewMessage::new("b")];
-    queue.put(put).await.expect("put");
-    let batches = Arc::new(Mutex::new(Vec::new()));
-    let noting = Arc::clone(&batches);
-    let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>).config(config());
-    let listener = builder
-        .poison(poison())
-        .start_batches(move |batch: Vec<Delivery>| {
-            noting.lock().expect("no panic").push(batch.len());
-            std::future::ready(HandlerResult::Ok(()))
-        });
-    let _listener = listener.await.expect("started");
-    seconds(5).await;
-    let mut sizes = batches.lock().expect("no panic").clone();
-    sizes.sort_unstable();
-    assert_eq!(sizes, [1, 2]);
-    assert_eq!(queue.depth().await.ok(), Some(0));
-}
-
 /// A message with very many gets may have crashed a process each time, if it is old enough for as
 /// many time-outs.
 #[tokio::test(start_paused = true)]

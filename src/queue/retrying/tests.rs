@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::{
-    queue::MemoryQueue,
+    queue::{ClaimCheck, ClaimConfig, MemoryQueue},
+    store::MemoryStore,
     testing::{Call, ScriptedQueue, queue_contract as contract},
     types::QueueAddress,
 };
@@ -22,9 +23,9 @@ fn address() -> QueueAddress {
     "local/jobs".parse().expect("an address")
 }
 
-fn queue() -> (ScriptedQueue, Retrying<ScriptedQueue>) {
+fn queue() -> (ScriptedQueue, Retrying) {
     let scripted = ScriptedQueue::new(address());
-    let retrying = Retrying::new(scripted.clone(), RetryConfig::default());
+    let retrying = Retrying::new(Arc::new(scripted.clone()), RetryConfig::default());
     (scripted, retrying)
 }
 
@@ -62,8 +63,18 @@ async fn got(queue: &impl WorkQueue) -> Receipt {
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_the_contract() {
-    let queue = MemoryQueue::new(address());
+    let queue = Arc::new(MemoryQueue::new(address()));
     contract::check(&Retrying::new(queue, RetryConfig::default())).await;
+}
+
+/// A method that a wrapper does not forward has the trait's default.
+#[test]
+fn no_wrapper_makes_an_uncertain_queue_certain() {
+    let uncertain = Arc::new(ScriptedQueue::new(address()).uncertain());
+    let store = Arc::new(MemoryStore::new());
+    let claims = ClaimCheck::new(uncertain.clone(), store, ClaimConfig::default());
+    assert!(!claims.expect("a good prefix").empty_is_certain());
+    assert!(!Retrying::new(uncertain, RetryConfig::default()).empty_is_certain());
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,7 +156,7 @@ async fn it_gives_up_after_the_last_attempt_with_the_last_error() {
             tries,
             ..RetryConfig::default()
         };
-        let queue = Retrying::new(scripted.clone(), config);
+        let queue = Retrying::new(Arc::new(scripted.clone()), config);
         let busy = |number: usize| {
             let error = Error::new(ErrorKind::Unavailable, number.to_string());
             CallFault::Refused(error)

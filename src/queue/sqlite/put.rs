@@ -22,15 +22,14 @@ pub(super) fn insert(
 ) -> rusqlite::Result<Vec<MessageId>> {
     let (now, inserted_at) = (clock::advance(transaction)?, clock::machine_time());
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, checksum, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO messages (queue, visible_at, inserted_at, checksum, body)
+         VALUES (?1, ?2, ?3, ?4, ?5)",
     )?;
     let ids = messages.iter().map(|message| {
         let visible_at = later(now, message.delay);
-        let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
         let body = &message.body[..];
         let sum = checksum(body);
-        let row = params![queue, visible_at, ends_at, inserted_at, sum, body];
+        let row = params![queue, visible_at, inserted_at, sum, body];
         Ok(message_id(insert.insert(row)?))
     });
     let ids = ids.collect::<rusqlite::Result<Vec<_>>>()?;

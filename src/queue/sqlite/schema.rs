@@ -24,7 +24,6 @@ const TABLES: &str = "
         id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
         queue INTEGER NOT NULL REFERENCES queues (id),
         visible_at INTEGER NOT NULL,
-        ends_at INTEGER,
         inserted_at INTEGER NOT NULL,
         dequeue_count INTEGER NOT NULL DEFAULT 0,
         receipt INTEGER NOT NULL DEFAULT 0, -- of the newest hand-out
@@ -32,9 +31,7 @@ const TABLES: &str = "
         checksum INTEGER NOT NULL, -- CRC-32 of the body
         body BLOB NOT NULL
     ) STRICT;
-    -- A get skips expired messages and a depth counts them; both need the index only.
-    CREATE INDEX messages_by_time ON messages (queue, visible_at, ends_at);
-    CREATE INDEX messages_by_end ON messages (ends_at, queue) WHERE ends_at IS NOT NULL;
+    CREATE INDEX messages_by_time ON messages (queue, visible_at);
     CREATE UNIQUE INDEX messages_by_uid ON messages (uid) WHERE uid IS NOT NULL;
     CREATE TRIGGER message_removed AFTER DELETE ON messages BEGIN
         UPDATE queues SET messages = messages - 1 WHERE id = old.queue;

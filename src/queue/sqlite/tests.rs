@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rusqlite::StatementStatus;
 
 use super::*;
 use crate::{error::ErrorKind, testing::queue_contract as contract};
@@ -84,7 +83,7 @@ async fn queues_of_one_file_do_not_mix_and_messages_survive() {
 /// A random operation on a queue.
 #[derive(Debug, Clone)]
 enum Step {
-    Put { messages: usize, ends: bool },
+    Put { messages: usize },
     Get { max: usize },
     Delete,
     Release,
@@ -94,7 +93,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     let step = prop_oneof![
-        6 => (1..40usize, any::<bool>()).prop_map(|(messages, ends)| Step::Put { messages, ends }),
+        6 => (1..40usize).prop_map(|messages| Step::Put { messages }),
         6 => (1..40usize).prop_map(|max| Step::Get { max }),
         6 => Just(Step::Delete),
         2 => Just(Step::Release),
@@ -106,21 +105,15 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
 
 async fn take(queue: &SqliteQueue, step: Step, held: &mut Vec<Message>) {
     const LONG: Duration = Duration::from_secs(600);
-    const SOON: Duration = Duration::from_millis(1);
     match step {
-        Step::Put { messages, ends } => {
+        Step::Put { messages } => {
             let message = NewMessage::new("work");
-            let message = if ends {
-                message.expiring(SOON)
-            } else {
-                message
-            };
             queue.put(vec![message; messages]).await.expect("put");
         }
         Step::Get { max } => held.extend(queue.get(max, LONG).await.expect("get")),
         Step::Delete => {
             for message in held.drain(..held.len().min(5)) {
-                // The message was purged or has expired.
+                // The message was purged.
                 let _ = queue.delete(&message.receipt).await;
             }
         }
@@ -134,13 +127,11 @@ async fn take(queue: &SqliteQueue, step: Step, held: &mut Vec<Message>) {
     }
 }
 
-/// Counts the messages that have not expired, one by one.
+/// Counts the messages one by one.
 async fn count(queue: &SqliteQueue) -> u64 {
     let count = queue.read(|connection, queue| {
-        let count = "SELECT count(*) FROM messages
-                     WHERE queue = ?1 AND (ends_at IS NULL OR ends_at > ?2)";
-        let now = clock::now(connection)?;
-        connection.query_row(count, params![queue, now], |row| row.get::<_, i64>(0))
+        let count = "SELECT count(*) FROM messages WHERE queue = ?1";
+        connection.query_row(count, [queue], |row| row.get::<_, i64>(0))
     });
     count.await.expect("a count").unsigned_abs()
 }
@@ -165,8 +156,6 @@ proptest! {
             let mut held = vec![Vec::new(); 4];
             for (handle, step) in steps {
                 take(&queues[handle], step, &mut held[handle]).await;
-                // All expiries are over, so that no message expires between the two counts.
-                tokio::time::sleep(Duration::from_millis(2)).await;
                 for queue in &queues {
                     assert_eq!(count(queue).await, queue.depth().await.expect("depth"));
                 }
@@ -175,29 +164,11 @@ proptest! {
     }
 }
 
-/// Measured in steps of SQLite's virtual machine, because times in tests are not reliable.
-#[tokio::test]
-async fn a_depth_does_not_scan_all_messages() {
-    const DEEP: usize = 3_000;
-    let directory = tempfile::tempdir().expect("a directory");
-    let queue = open(&directory).await;
-    queue.create().await.expect("create");
-    let message = NewMessage::new("deep").expiring(Duration::from_secs(600));
-    queue.put(vec![message; DEEP]).await.expect("put");
-    assert_eq!(queue.depth().await.expect("depth"), DEEP as u64);
-    let steps = queue.read(|connection, _| {
-        let statement = connection.prepare_cached(COUNT)?;
-        Ok(statement.get_status(StatementStatus::VmStep))
-    });
-    let steps = steps.await.expect("the statement");
-    assert!((1..100).contains(&steps), "{steps} steps");
-}
-
 /// Simulates that the machine's clock is set back: moves all times in the file forward.
 async fn set_back(queue: &SqliteQueue, span: Duration) {
     let moved = queue.write(move |transaction, _| {
         let micros = i64::try_from(span.as_micros()).expect("a short span");
-        let moved = "UPDATE messages SET visible_at = visible_at + ?1, ends_at = ends_at + ?1";
+        let moved = "UPDATE messages SET visible_at = visible_at + ?1";
         transaction.execute(moved, [micros])?;
         transaction.execute("UPDATE clock SET seen = seen + ?1", [micros])
     });
@@ -229,57 +200,4 @@ async fn a_clock_that_is_set_back_delays_no_message() {
     assert_eq!(again[0].id, held.id);
     let age = again[0].inserted_at.elapsed().expect("in the past");
     assert!(age < HOUR, "the insertion time is the machine's");
-}
-
-/// Returns the number of rows, expired ones included.
-async fn rows(queue: &SqliteQueue) -> i64 {
-    let rows = queue.read(|connection, _| {
-        connection.query_row("SELECT count(*) FROM messages", [], |row| row.get(0))
-    });
-    rows.await.expect("a count")
-}
-
-#[tokio::test]
-async fn a_get_removes_a_thousand_expired_messages_and_returns_the_others() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let queue = open(&directory).await;
-    queue.create().await.expect("create");
-    let mortal = NewMessage::new("mortal").expiring(Duration::from_millis(1));
-    queue.put(vec![mortal; 2_500]).await.expect("put");
-    queue.put(vec![NewMessage::new("here")]).await.expect("put");
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let got = queue.get(32, Duration::from_secs(60)).await.expect("get");
-    assert_eq!(got.len(), 1);
-    assert_eq!(got[0].body, "here");
-    assert_eq!(rows(&queue).await, 1_501, "a thousand went");
-    for left in [501, 1, 1] {
-        assert_eq!(queue.depth().await.expect("depth"), 1);
-        let got = queue.get(32, Duration::from_secs(60)).await.expect("get");
-        assert!(got.is_empty());
-        assert_eq!(rows(&queue).await, left);
-    }
-}
-
-#[tokio::test]
-async fn listeners_of_a_file_are_one_group_and_those_of_another_file_are_not() {
-    let (one, other) = (tempfile::tempdir(), tempfile::tempdir());
-    let (one, other) = (one.expect("a directory"), other.expect("a directory"));
-    let (first, again) = (open(&one).await, open_alone(&one).await);
-    assert_eq!(first.listener_group(), again.listener_group());
-    let mails = first.another(address("mails"));
-    assert_ne!(first.listener_group(), mails.listener_group());
-    let elsewhere = open(&other).await;
-    assert_ne!(first.listener_group(), elsewhere.listener_group());
-    // A copy with another path is another queue.
-    let copies = tempfile::tempdir().expect("a directory");
-    let copy = copies.path().join("queues.db");
-    let copied = copy.display().to_string();
-    let vacuumed = first
-        .database
-        .run(move |connection| connection.execute("VACUUM INTO ?1", [copied]).map(|_| ()));
-    vacuumed.await.expect("copied");
-    let copied = open(&copies).await;
-    assert_ne!(first.listener_group(), copied.listener_group());
-    let name = address(&"q".repeat(128));
-    assert!(first.another(name).listener_group().as_str().len() <= 128);
 }

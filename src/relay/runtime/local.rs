@@ -1,6 +1,6 @@
 //! A publisher and a subscription on the hub itself, for one process and for tests.
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -27,18 +27,12 @@ pub struct LocalPublisher {
 /// Wake-ups of a relay in this process. Dropping it ends the subscription.
 pub struct LocalSubscription {
     relay: Relay,
-    options: SubscribeOptions,
-    paused: bool,
-    /// `None` while it is paused, or where it could not be opened again.
-    stream: Option<MessageStream<WakeBuilder>>,
+    stream: MessageStream<WakeBuilder>,
     pending: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
     reports: u64,
     link: watch::Sender<LinkState>,
 }
-
-/// The delay before a refused stream is opened again.
-const REOPEN_DELAY: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Notifier for LocalPublisher {
@@ -60,14 +54,11 @@ impl Notifier for LocalPublisher {
 
 impl LocalSubscription {
     pub(super) fn new(relay: &Relay, options: &SubscribeOptions) -> Result<Self> {
-        let stream = Some(relay.open_local_stream(options)?);
-        let (relay, pending) = (relay.clone(), VecDeque::new());
+        let stream = relay.open_local_stream(options)?;
         Ok(Self {
-            relay,
-            options: options.clone(),
-            paused: false,
+            relay: relay.clone(),
             stream,
-            pending,
+            pending: VecDeque::new(),
             welcome: None,
             reports: 0,
             link: watch::Sender::new(LinkState::default()),
@@ -76,18 +67,7 @@ impl LocalSubscription {
 
     /// Receives the stream's next message; returns whether the subscription goes on.
     async fn receive(&mut self) -> bool {
-        let ended = self.has_ended();
-        let message = match &mut self.stream {
-            Some(stream) => std::future::poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await,
-            None if ended => None,
-            None if self.paused => std::future::pending().await,
-            None => {
-                // The relay had no room for the stream.
-                tokio::time::sleep(REOPEN_DELAY).await;
-                self.open();
-                return true;
-            }
-        };
+        let message = std::future::poll_fn(|cx| Pin::new(&mut self.stream).poll_next(cx)).await;
         match message {
             Some(StreamMessage::Event(SubscribeEvent::Welcome(welcome))) => {
                 let (degraded, epoch) = (welcome.degraded, Arc::clone(&welcome.epoch));
@@ -117,23 +97,6 @@ impl LocalSubscription {
                 .send_modify(|link| link.connection = ConnectionState::Closed),
         }
         !self.has_ended()
-    }
-
-    /// Opens a stream. Where the relay has no room for it, the listener polls until it has.
-    fn open(&mut self) {
-        match self.relay.open_local_stream(&self.options) {
-            Ok(stream) => self.stream = Some(stream),
-            Err(error) => {
-                let closed = error.kind() != ErrorKind::Exhausted;
-                self.link.send_modify(|link| {
-                    link.announced = false;
-                    link.cause = Some(error.to_string().into());
-                    if closed {
-                        link.connection = ConnectionState::Closed;
-                    }
-                });
-            }
-        }
     }
 
     fn has_ended(&self) -> bool {
@@ -166,22 +129,6 @@ impl WakeStream for LocalSubscription {
                 Ok(())
             }
         })
-    }
-
-    fn pause(&mut self, paused: bool) {
-        if self.has_ended() || paused == self.paused {
-            return;
-        }
-        (self.stream, self.welcome, self.paused) = (None, None, paused);
-        self.pending.clear();
-        self.link.send_modify(|link| {
-            link.announced = true;
-            link.connection = ConnectionState::Reconnecting;
-            link.cause = None;
-        });
-        if !paused {
-            self.open();
-        }
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{plan::Trouble, queue::MessageId, reports::ANSWER, world::World},
-    LOOKED, POLLED, Scaled,
+    LOOKED, MAX_TASKS, POLLED, Scaled,
 };
 use crate::base::clock::Tick;
 
@@ -74,7 +74,7 @@ impl Scaled {
     /// Returns whether there is room for one more message.
     pub(super) fn has_places(&self, batch: usize) -> bool {
         let full = |held: &&Vec<_>| held.len() >= batch;
-        self.held.values().filter(full).count() < self.max_tasks
+        self.held.values().filter(full).count() < MAX_TASKS
     }
 
     /// Returns whether its gets fail or hang at the moment.
@@ -84,7 +84,7 @@ impl Scaled {
 
     /// Returns whether no slot is free for another task.
     pub(in crate::sim) fn is_full(&self) -> bool {
-        self.scaler.active().0 >= self.max_tasks
+        self.scaler.active().0 >= MAX_TASKS
     }
 
     /// Returns whether the queue was polled since, or need not or cannot be polled now. That is so

@@ -31,10 +31,6 @@ impl World {
         let attempts = &self.scaled(number, queue).attempts;
         let arrivals = messages.iter().map(|one| attempts.on_received(one, now));
         let arrivals: Vec<_> = arrivals.collect();
-        let together = self.plan.attempts.together;
-        let shares = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone, .. } if together && !alone);
-        let shared = std::iter::zip(&batch, &arrivals).filter(|(_, one)| shares(one));
-        let shared: Vec<MessageId> = shared.map(|((id, _), _)| *id).collect();
         let by = (number, self.listeners[number].life);
         for ((got, message), arrival) in batch.into_iter().zip(messages).zip(arrivals) {
             self.log.note(
@@ -42,15 +38,10 @@ impl World {
                 "got",
                 &[number as u64, queue as u64, got.0 as u64],
             );
-            let handles = matches!(arrival, Arrival::Handle { .. });
-            let run = match shares(&arrival) {
-                true => shared.clone(),
-                false => vec![got.0],
-            };
+            let handles = matches!(arrival, Arrival::Handle(_));
             let one = InFlight {
                 message,
                 arrival,
-                run,
                 in_doubt: self.queues.messages[got.0].attempts(got.1, by).1,
             };
             self.scaled(number, queue).in_flight.insert(got, one);
@@ -123,7 +114,7 @@ impl World {
 
     fn ends(&mut self, number: usize, queue: usize, got: Got, one: &InFlight) {
         let attempts = match &one.arrival {
-            Arrival::Handle { attempts, .. } => *attempts,
+            Arrival::Handle(attempts) => *attempts,
             Arrival::Delete(settled) => {
                 return self.deletes(number, queue, got, one, *settled);
             }
@@ -138,7 +129,7 @@ impl World {
                 return self.disposes(number, queue, got, one, disposition, None);
             }
         };
-        let Some(verdict) = self.verdict(got.0, &one.run) else {
+        let Some(verdict) = self.verdict(got.0) else {
             self.queues.messages[got.0].handled = true;
             self.scaled(number, queue).handled.insert(got.0);
             self.log

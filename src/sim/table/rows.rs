@@ -40,7 +40,6 @@ pub(super) const FAULTS: &[Row] = rows! {
     DrainedEarly, 4, "R8", "DRAINED is said while another task holds messages";
     LostGetUnsaid, 772, "section 3", "a get without an answer hides messages that are not reported";
     AnnouncedForever, 2203, "section 6", "an announced end counts as one, however the next attempt fails";
-    LastTryShared, 12, "attempts", "a message's last attempt shares a run with other messages";
     SettledHandledAgain, 28, "attempts", "a handled message that was not deleted is handled again by the same listener";
 };
 

@@ -25,10 +25,7 @@ use super::{
 };
 use crate::{
     base::request_error::RequestError,
-    store::{
-        BlobName, ETag, PageOptions,
-        container::{Head, HeadPage},
-    },
+    store::{BlobEntry, BlobName, ETag, Page, PageOptions},
 };
 
 /// A client for requests to one container of Azure.
@@ -133,12 +130,7 @@ impl AzureRest {
 
     /// Reads a page of the list of blobs whose names begin with `store` and `prefix`, with their
     /// metadata. The names lose the first one.
-    pub(super) async fn list(
-        &self,
-        store: &str,
-        prefix: &str,
-        page: &PageOptions,
-    ) -> Result<HeadPage> {
+    pub(super) async fn list(&self, store: &str, prefix: &str, page: &PageOptions) -> Result<Page> {
         let mut url = self.url.clone();
         let size = page.size.max(1).to_string();
         url.query_pairs_mut()
@@ -219,12 +211,12 @@ pub(super) fn value(text: &str) -> Result<HeaderValue> {
 }
 
 /// Parses a list of blobs, whose names lose the `prefix`; `None` for malformed XML.
-pub(crate) fn parse(answer: &[u8], prefix: &str) -> Option<HeadPage> {
+pub(crate) fn parse(answer: &[u8], prefix: &str) -> Option<Page> {
     let text = std::str::from_utf8(answer).ok()?;
     let results: ListResults = quick_xml::de::from_str(text.trim_start_matches('\u{feff}')).ok()?;
-    let mut page = HeadPage {
+    let mut page = Page {
         next: results.next_marker.filter(|marker| !marker.is_empty()),
-        ..HeadPage::default()
+        ..Page::default()
     };
     for blob in results.blobs.blob {
         let name = blob.name.text.strip_prefix(prefix);
@@ -234,7 +226,7 @@ pub(crate) fn parse(answer: &[u8], prefix: &str) -> Option<HeadPage> {
             continue;
         };
         let metadata = blob.metadata.unwrap_or_default().into_iter();
-        page.heads.push(Head {
+        page.entries.push(BlobEntry {
             name,
             etag: ETag::new(&quoted(&blob.properties.etag)),
             last_modified: parse_rfc7231(&blob.properties.last_modified).ok()?.into(),
@@ -276,7 +268,7 @@ mod tests {
     fn an_answer_is_read_with_its_metadata() {
         let listing = parse(ANSWER.as_bytes(), "a &").expect("an answer");
         assert_eq!(listing.next.as_deref(), Some("2!8!x"));
-        let [blob] = &listing.heads[..] else {
+        let [blob] = &listing.entries[..] else {
             panic!("{listing:?}");
         };
         assert_eq!(
@@ -292,11 +284,11 @@ mod tests {
     fn an_empty_list_and_malformed_answers() {
         let encrypted = ANSWER.replace("<Metadata><", "<Metadata Encrypted=\"true\"><");
         let listing = parse(encrypted.as_bytes(), "").expect("an answer");
-        let metadata = listing.heads[0].metadata.as_ref().expect("metadata");
+        let metadata = listing.entries[0].metadata.as_ref().expect("metadata");
         assert_eq!(metadata.len(), 2, "an attribute is no metadata");
         let empty = "<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>";
         let listing = parse(empty.as_bytes(), "").expect("an answer");
-        assert!(listing.heads.is_empty() && listing.next.is_none());
+        assert!(listing.entries.is_empty() && listing.next.is_none());
         for other in [
             "",
             "<html>",

@@ -16,8 +16,8 @@ use crate::{
     base::request_error::RequestError,
     error::{Error, ErrorKind, Result},
     store::{
-        BlobName, BlobStore, ETag, PageOptions,
-        container::{self, Container, Content, Head, HeadPage, changed},
+        BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions,
+        container::{self, Container, Content, changed},
     },
 };
 
@@ -37,13 +37,13 @@ const HEADERS: [(Attribute, &str); 5] = [
 
 #[async_trait]
 impl Container for CloudStore {
-    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
         if let Service::Azure(azure_rest) = &self.service {
             let listed = azure_rest.list(&self.prefix, prefix, page).await;
             return listed.map_err(|error| self.not_listed(error));
         }
         let prefix = format!("{}{prefix}", self.prefix);
-        let mut heads = HeadPage::default();
+        let mut heads = Page::default();
         let options = PaginatedListOptions {
             max_keys: Some(page.size.max(1)),
             page_token: page.token.clone(),
@@ -55,7 +55,7 @@ impl Container for CloudStore {
         heads.next = listed.page_token.filter(|token| !token.is_empty());
         for meta in listed.result.objects {
             match self.own_name(meta.location.as_ref()) {
-                Some(name) => heads.heads.push(Head {
+                Some(name) => heads.entries.push(BlobEntry {
                     etag: self.etag(meta.e_tag, &name)?,
                     last_modified: seconds(meta.last_modified.timestamp()),
                     metadata: None,
@@ -67,7 +67,7 @@ impl Container for CloudStore {
         Ok(heads)
     }
 
-    async fn head(&self, name: &BlobName) -> Result<Option<Head>> {
+    async fn head(&self, name: &BlobName) -> Result<Option<BlobEntry>> {
         let options = GetOptions {
             head: true,
             ..GetOptions::default()
@@ -77,7 +77,7 @@ impl Container for CloudStore {
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(self.failed(error, name)),
         };
-        Ok(Some(Head {
+        Ok(Some(BlobEntry {
             name: name.clone(),
             etag: self.etag(found.meta.e_tag, name)?,
             last_modified: seconds(found.meta.last_modified.timestamp()),
@@ -168,7 +168,7 @@ impl Container for CloudStore {
             .map(drop)
     }
 
-    async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
+    async fn delete_unchanged(&self, seen: &BlobEntry) -> Result<bool> {
         if matches!(self.service, Service::Azure(_)) {
             return self.delete(&seen.name, Some(&seen.etag)).await;
         }
@@ -230,7 +230,7 @@ impl CloudStore {
     /// Deletes a blob that was read just before. S3 also receives its ETag: if the service supports
     /// that condition, content that was written since the read stays. Other metadata on the same
     /// bytes has the same ETag and is deleted.
-    async fn delete_with_etag(&self, seen: &Head) -> Result<bool> {
+    async fn delete_with_etag(&self, seen: &BlobEntry) -> Result<bool> {
         let path = self.path(&seen.name)?;
         let Service::S3(client) = &self.service else {
             return self.delete_path(&path, &seen.name).await;

@@ -8,10 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Container, Content, Head, HeadPage, changed, identifiers};
+use super::{Container, Content, changed, identifiers};
 use crate::{
     error::Result,
-    store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions, write_over},
+    store::{
+        Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, write_over,
+    },
 };
 
 /// A folder of a store, or the whole store.
@@ -46,28 +48,18 @@ impl BlobStoreAdapter {
 
 #[async_trait]
 impl Container for BlobStoreAdapter {
-    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
         let prefix = format!("{}{prefix}", self.folder);
-        let listed = self.store.list(&prefix, page).await?;
-        let mut heads = Vec::with_capacity(listed.entries.len());
-        for entry in listed.entries {
-            heads.push(Head {
-                name: self.outer(&entry.name)?,
-                etag: entry.etag,
-                last_modified: entry.last_modified,
-                metadata: None,
-            });
+        let mut listed = self.store.list(&prefix, page).await?;
+        for entry in &mut listed.entries {
+            entry.name = self.outer(&entry.name)?;
         }
-        Ok(HeadPage {
-            heads,
-            unnameable: 0,
-            next: listed.next,
-        })
+        Ok(listed)
     }
 
-    async fn head(&self, name: &BlobName) -> Result<Option<Head>> {
+    async fn head(&self, name: &BlobName) -> Result<Option<BlobEntry>> {
         let found = self.store.get(&self.inner(name)?).await?;
-        Ok(found.map(|blob| Head {
+        Ok(found.map(|blob| BlobEntry {
             name: name.clone(),
             etag: blob.etag,
             last_modified: blob.last_modified,
@@ -113,7 +105,7 @@ impl Container for BlobStoreAdapter {
         self.store.update(&inner, content, etag).await.map(drop)
     }
 
-    async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
+    async fn delete_unchanged(&self, seen: &BlobEntry) -> Result<bool> {
         let name = self.inner(&seen.name)?;
         self.store.delete(&name, Some(&seen.etag)).await
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 
-use super::{Container, Content, Head};
+use super::{BlobEntry, Container, Content};
 use crate::{
     error::ErrorKind,
     store::{BlobName, ETag, PageOptions},
@@ -28,7 +28,7 @@ fn metadata(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.collect()
 }
 
-async fn put(container: &dyn Container, blob: &str, bytes: &'static [u8]) -> Head {
+async fn put(container: &dyn Container, blob: &str, bytes: &'static [u8]) -> BlobEntry {
     let content = || Content::whole(Bytes::from_static(bytes));
     let marked = metadata(&[("timetolive", "2026-11-20T12:00:00Z")]);
     let over = head(container, blob).await.map(|head| head.etag);
@@ -46,7 +46,7 @@ async fn put(container: &dyn Container, blob: &str, bytes: &'static [u8]) -> Hea
     head(container, blob).await.expect("it is there")
 }
 
-async fn head(container: &dyn Container, blob: &str) -> Option<Head> {
+async fn head(container: &dyn Container, blob: &str) -> Option<BlobEntry> {
     container.head(&name(blob)).await.expect("an answer")
 }
 
@@ -72,7 +72,7 @@ async fn a_written_blob_is_listed_and_read(container: &dyn Container) {
     assert_ne!(again.etag, found.etag, "written over");
     let page = PageOptions::default();
     let listed = container.list("c/a", &page).await.expect("a list");
-    let [entry] = &listed.heads[..] else {
+    let [entry] = &listed.entries[..] else {
         panic!("{listed:?}");
     };
     assert_eq!((&entry.name, &entry.etag), (&again.name, &again.etag));
@@ -140,7 +140,7 @@ async fn pages_continue_after_deletions(container: &dyn Container) {
     let mut seen = Vec::new();
     loop {
         let listed = container.list("p/", &page).await.expect("a list");
-        for found in &listed.heads {
+        for found in &listed.entries {
             seen.push(found.name.to_string());
             let deleted = container.delete_unchanged(found).await;
             assert!(deleted.expect("deleted"));

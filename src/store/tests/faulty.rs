@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Blob, BlobContent, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions};
+use super::{Blob, BlobContent, BlobName, BlobStore, ETag, Page, PageOptions};
 use crate::{
     base::sync::{Mutex, lock},
     error::{Error, ErrorKind, Result},
@@ -141,8 +141,8 @@ impl BlobStore for FaultyStore {
         self.read(self.inner.list(prefix, page)).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn conditional_delete(&self) -> bool {
+        self.inner.conditional_delete()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The queue that counts its transactions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     queue::{MemoryQueue, NewMessage, WorkQueue},
@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 fn queue() -> Metered<MemoryQueue> {
     let address = "local/jobs".parse().expect("an address");
-    Metered::new(MemoryQueue::new(address))
+    Metered::new(Arc::new(MemoryQueue::new(address)))
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,10 +19,10 @@ use crate::{
     },
     error::{Error, Result},
     queue::{
-        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue,
-        forward::forward,
+        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt,
+        WorkQueue,
     },
-    types::QueueAddress,
+    types::{GroupName, QueueAddress},
 };
 
 /// A queue in memory with a script. Clones are the same queue with the same script.
@@ -193,7 +193,17 @@ impl ScriptedQueue {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl WorkQueue for ScriptedQueue {
-    forward!([inner] address, listener_group, limits);
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.inner.limits()
+    }
 
     async fn create(&self) -> Result<bool> {
         self.play(Call::Create, self.inner.create()).await
@@ -201,16 +211,6 @@ impl WorkQueue for ScriptedQueue {
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.play(Call::Put, self.inner.put(messages)).await
-    }
-
-    /// Puts the messages one by one, so that a script can fail some of them.
-    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let mut outcomes = Vec::with_capacity(messages.len());
-        for message in messages {
-            let put = self.put(vec![message]).await;
-            outcomes.push(put.map(|mut ids| ids.remove(0)));
-        }
-        outcomes
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {

@@ -1,4 +1,4 @@
-//! Commands that fail, batches, counts, and the end of an empty queue.
+//! Commands that fail, counts, and the end of an empty queue.
 
 use super::*;
 
@@ -21,40 +21,6 @@ async fn the_message_of_a_failing_command_is_redelivered_and_then_poisoned() {
     let end = listening.ends().await;
     let figures = ["handled", "failed", "poisoned"].map(|name| end.figure(name));
     assert_eq!((end.code, figures), (Some(0), [0, 2, 1]));
-}
-
-#[tokio::test]
-async fn a_batch_is_one_run_and_its_exit_code_counts_for_all_messages() {
-    let place = Place::new().await;
-    place.put(&[b"one", b"two", b"\xff\x00"]).await;
-    let options = ["--no-relay", "--batch", "--count", "1"];
-    let script =
-        "test -e first && exec cat > /dev/null; echo $MESSAGE_COUNT > count; cat > first; exit 1";
-    let end = place.listen(&options, script).ends().await;
-    assert_eq!(end.code, Some(0), "{:?}", end.events);
-    assert_eq!(place.written("count"), "3\n");
-    let lines = place.written("first");
-    let lines: Vec<Value> = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).expect(line))
-        .collect();
-    assert_eq!(lines[0]["body"], "one");
-    assert_eq!(lines[1]["dequeue_count"], 1);
-    assert_eq!(lines[2]["body_base64"], "/wA=");
-    assert!(lines[2]["body"].is_null(), "{lines:?}");
-    assert_eq!(
-        (&lines[2]["bytes"], &lines[0]["message_id"]),
-        (&2.into(), &"1".into())
-    );
-    assert_eq!(
-        lines[0]["inserted_at"].as_str().map(|at| &at[..2]),
-        Some("20")
-    );
-    assert_eq!(end.figure("failed"), 3, "of one run");
-    // The messages return one after another, so the second run may have some of them.
-    let handled = end.figure("handled");
-    assert!(handled > 0, "all messages are redelivered");
-    assert_eq!(place.depth().await, 3 - handled);
 }
 
 #[tokio::test]

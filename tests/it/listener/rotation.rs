@@ -36,7 +36,7 @@ async fn a_rotated_stream_changes_no_mode_and_costs_no_get() {
     });
     let relay = relay.await.expect("a relay");
     let address = "local/jobs".parse().expect("an address");
-    let queue = Arc::new(Metered::new(MemoryQueue::new(address)));
+    let queue = Arc::new(Metered::new(Arc::new(MemoryQueue::new(address))));
     let (modes, seen) = (Modes::default(), Seen::default());
     let config = ListenerConfig::default();
     let options = config.subscription(ListenerId::unique("w").expect("a name"), &*queue);

@@ -21,8 +21,8 @@ use reveille::{
 /// refused as [`ErrorKind::Invalid`] before a request was sent. Wrap the back-end itself, inside of
 /// a `Retrying`, so that each attempt counts.
 #[derive(Debug, Clone)]
-pub(crate) struct Metered<Q> {
-    inner: Q,
+pub(crate) struct Metered<Q: ?Sized> {
+    inner: Arc<Q>,
     usage: Arc<Mutex<QueueUsage>>,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct QueueUsage {
     pub(crate) others: u64,
 }
 
-impl<Q: WorkQueue> Metered<Q> {
+impl<Q: WorkQueue + ?Sized> Metered<Q> {
     /// Wraps a queue; all counts are zero.
-    pub(crate) fn new(inner: Q) -> Self {
+    pub(crate) fn new(inner: Arc<Q>) -> Self {
         Self {
             inner,
             usage: Arc::default(),
@@ -97,7 +97,7 @@ impl QueueUsage {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl<Q: WorkQueue> WorkQueue for Metered<Q> {
+impl<Q: WorkQueue + ?Sized> WorkQueue for Metered<Q> {
     fn address(&self) -> &QueueAddress {
         self.inner.address()
     }
@@ -123,14 +123,6 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
         self.count(self.inner.put(messages).await, |usage| {
             usage.puts += messages_put;
         })
-    }
-
-    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let outcomes = self.inner.put_each(messages).await;
-        outcomes
-            .into_iter()
-            .map(|outcome| self.count(outcome, |usage| usage.puts += 1))
-            .collect()
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
@@ -175,7 +167,7 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
     }
 }
 
-impl<Q: Display> Display for Metered<Q> {
+impl<Q: Display + ?Sized> Display for Metered<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }

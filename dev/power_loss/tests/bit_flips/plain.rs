@@ -32,10 +32,7 @@ async fn original() -> Original {
     let mut committed = Bodies::new();
     for number in 1..=MESSAGES {
         let body = random_body(number, &mut random);
-        let mut message = NewMessage::new(body.clone());
-        if number % 3 == 0 {
-            message = message.expiring(Duration::from_secs(3_600));
-        }
+        let message = NewMessage::new(body.clone());
         committed.insert(number, body);
         queue.put(vec![message]).await.expect("put");
     }

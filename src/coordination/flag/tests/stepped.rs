@@ -16,9 +16,7 @@ use async_trait::async_trait;
 use crate::{
     base::sync::lock,
     error::{Error, ErrorKind, Result},
-    store::{
-        Blob, BlobContent, BlobName, BlobStore, Capabilities, ETag, MemoryStore, Page, PageOptions,
-    },
+    store::{Blob, BlobContent, BlobName, BlobStore, ETag, MemoryStore, Page, PageOptions},
 };
 
 /// A memory store. Each call pauses once before its effect and once after it. Calls can be made to
@@ -205,10 +203,8 @@ impl BlobStore for SteppedStore {
         self.call(false, self.inner.list(prefix, page)).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.inner.capabilities();
-        capabilities.conditional_delete = self.conditional_delete;
-        capabilities
+    fn conditional_delete(&self) -> bool {
+        self.conditional_delete
     }
 }
 

@@ -4,8 +4,7 @@ use super::*;
 use crate::{
     ErrorKind,
     store::{
-        MemoryStore,
-        container::Head,
+        BlobEntry, MemoryStore,
         tests::faulty::{Faults, FaultyStore},
     },
 };
@@ -28,7 +27,7 @@ async fn a_blob_that_changes_during_the_work_is_kept() {
         .await
         .expect("a list");
     let mut heads = Vec::new();
-    for head in page.heads {
+    for head in page.entries {
         heads.extend(with_metadata(&*container, head).await.expect("a head"));
     }
     // After the metadata was read, and before the blob is moved or deleted.
@@ -40,8 +39,8 @@ async fn a_blob_that_changes_during_the_work_is_kept() {
             .await
             .expect("update");
     }
-    let page = HeadPage {
-        heads,
+    let page = Page {
+        entries: heads,
         ..Default::default()
     };
     let counts = sweeper.remover.work(&*container, page, wall()).await;
@@ -126,7 +125,7 @@ async fn a_container_that_cannot_be_listed_is_counted_and_the_others_are_swept()
 
 #[test]
 fn other_metadata_is_another_blob_even_where_an_etag_is_a_hash() {
-    let head = |marks: &[(&str, &str)]| Head {
+    let head = |marks: &[(&str, &str)]| BlobEntry {
         name: name("a"),
         etag: store::ETag::new("hash"),
         last_modified: SystemTime::UNIX_EPOCH,

@@ -24,7 +24,7 @@ async fn all(container: &dyn Container) -> Vec<String> {
     };
     let listed = container.list("", &page).await.expect("a list");
     listed
-        .heads
+        .entries
         .iter()
         .map(|head| head.name.to_string())
         .collect()

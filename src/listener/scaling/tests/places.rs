@@ -1,4 +1,4 @@
-//! Tasks with free places, limits of the policy, and tasks that are one too many.
+//! Tasks with free places, and limits of the policy.
 
 use super::*;
 
@@ -96,46 +96,4 @@ fn where_all_tasks_that_the_policy_had_hold_messages_the_depth_is_asked_again() 
     bench.scaler.set_policy_limit(3);
     bench.scaler.on_depth(Some(3), bench.now);
     bench.gets();
-}
-
-#[test]
-fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing() {
-    let mut bench = Bench::new(false);
-    let mut tasks = Vec::new();
-    let mut task = bench.started();
-    for _ in 0..3 {
-        bench.pass(1_000);
-        bench.polls(task);
-        bench.finds(task, false);
-        tasks.push(task);
-        task = bench.started();
-    }
-    bench.scaler.set_max_tasks(2, bench.now);
-    bench.pass(1_000);
-    assert_eq!(bench.begin(task), Begin::Leave);
-    bench.places_free(tasks[0], true);
-    assert_eq!(
-        bench.begin(tasks[0]),
-        Begin::Sleep(Tick::NEVER),
-        "it holds messages"
-    );
-    bench.polls(tasks[1]);
-    bench.finds(tasks[1], false);
-    assert_eq!(bench.done(tasks[0]), Again);
-    assert_eq!(bench.begin(tasks[0]), Begin::Leave);
-    assert_eq!(bench.scaler.tasks().list.len(), 2);
-}
-
-#[test]
-fn a_task_that_was_to_end_goes_on_with_its_places_when_the_listener_does() {
-    let mut bench = Bench::pushed();
-    let task = bench.works(1, false);
-    bench.places_free(task, true);
-    bench.scaler.pause();
-    bench.wake(2);
-    assert_eq!(bench.begin(task), Begin::Sleep(Tick::NEVER));
-    bench.pass(60_000);
-    assert!(bench.scaler.resume(bench.now), "it is woken early");
-    assert_eq!(bench.sleeps_until(task), None);
-    bench.polls(task);
 }

@@ -8,13 +8,11 @@ use crate::{
     queue::{RetryConfig, Retrying},
 };
 
-type Queue = Retrying<AzureQueue>;
-
 fn names(prefix: &str) -> HashSet<String> {
     (0..60).map(|number| format!("{prefix}{number}")).collect()
 }
 
-async fn put_all(queue: &Queue, bodies: &HashSet<String>) {
+async fn put_all(queue: &Retrying, bodies: &HashSet<String>) {
     for body in bodies {
         let put = queue.put(vec![NewMessage::new(body.clone())]).await;
         put.expect("put in the end");
@@ -22,7 +20,7 @@ async fn put_all(queue: &Queue, bodies: &HashSet<String>) {
 }
 
 /// Gets and deletes until all of these messages were seen; publishes the count after each change.
-async fn handle_all(queue: &Queue, mut missing: HashSet<String>, left: impl Fn(usize)) {
+async fn handle_all(queue: &Retrying, mut missing: HashSet<String>, left: impl Fn(usize)) {
     while !missing.is_empty() {
         // The retry wrapper does not repeat a get that may have taken effect.
         let got = match queue.get(4, Duration::from_secs(2)).await {
@@ -55,7 +53,7 @@ async fn a_service_that_is_killed_in_mid_flight_loses_nothing() {
         max: Duration::from_millis(300),
         ..RetryConfig::default()
     };
-    let queue = Retrying::new(queue.expect("a queue"), config);
+    let queue = Retrying::new(Arc::new(queue.expect("a queue")), config);
     queue.create().await.expect("create");
     let (early, late) = (names("early"), names("late"));
     put_all(&queue, &early).await;
