@@ -93,7 +93,7 @@ impl Causes {
     /// Prints why the relay does not serve the verb, unless that is known.
     pub(super) fn note(&mut self, cause: &str) {
         if self.0.insert(cause.to_owned()) {
-            output::note(format_args!("{cause}; still trying"));
+            output::note(format_args!("{}; still trying", explained(cause)));
         }
     }
 }
@@ -195,16 +195,12 @@ impl Target {
             return call.await;
         };
         match tokio::time::timeout(timeout, call).await {
-            Ok(Err(error)) if error.message().contains("h2 protocol error") => {
-                let hint =
-                    "the relay's gRPC port is 7600 by default; if it has TLS, write https://";
-                let message = format!("{}: {hint}", error.message());
-                Err(Error::new(error.kind(), message).with_source(error))
-            }
             // The client's time-out or the relay's: the cause is the same.
-            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
-                let message = error.message().to_owned();
-                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            Ok(Err(error))
+                if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) =>
+            {
+                let message = explained(error.message());
+                Err(Error::new(ErrorKind::Unavailable, message))
             }
             Ok(result) => result,
             Err(_) => Err(self.no_answer()),
@@ -236,7 +232,9 @@ impl Target {
         match self.within(trying).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let failure = publisher.failure().map(|failure| failure.to_string());
-                Err(failure.map_or(error, |text| Error::new(ErrorKind::Unavailable, text)))
+                Err(failure.map_or(error, |text| {
+                    Error::new(ErrorKind::Unavailable, explained(&text))
+                }))
             }
             outcome => outcome,
         }
@@ -316,6 +314,16 @@ impl Target {
         let span = Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);
         Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// Adds what may be wrong to an error of HTTP/2, of which the library names the event only.
+fn explained(cause: &str) -> String {
+    match cause.contains("h2 protocol error") {
+        true => format!(
+            "{cause}: the relay's gRPC port is 7600 by default; if it has TLS, write https://"
+        ),
+        false => cause.to_owned(),
     }
 }
 
