@@ -263,9 +263,28 @@ impl Target {
         }
     }
 
+    /// Runs a verb that follows a stream, until its time-out. Prints why the stream is not open.
+    pub(super) async fn following(
+        &self,
+        link: watch::Receiver<LinkState>,
+        work: impl Future<Output = anyhow::Result<Exit>>,
+    ) -> anyhow::Result<Exit> {
+        let working = self.noting_causes(link.clone(), work);
+        let Some(timeout) = self.timeout else {
+            return working.await;
+        };
+        if let Ok(ended) = tokio::time::timeout(timeout, working).await {
+            return ended;
+        }
+        let cause = link.borrow().cause.clone();
+        let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+        output::note(format_args!("timed out after {}{cause}", Span(timeout)));
+        Ok(Exit::TIMED_OUT)
+    }
+
     /// Runs work on a stream, and prints why the stream is not open: after a moment, then where the cause
     /// changes.
-    pub(super) async fn noting_causes<T>(
+    async fn noting_causes<T>(
         &self,
         mut link: watch::Receiver<LinkState>,
         work: impl Future<Output = T>,
@@ -297,15 +316,6 @@ impl Target {
     fn warn_after(&self) -> Duration {
         let half = self.timeout.map_or(WARN_AFTER, |timeout| timeout / 2);
         half.min(WARN_AFTER)
-    }
-
-    /// Returns the note of a waiting verb that has timed out; without a stream it states why.
-    pub(super) fn timed_out_waiting(&self, link: &LinkState) -> String {
-        let span = Span(self.timeout.unwrap_or_default());
-        match &link.cause {
-            Some(cause) => format!("timed out after {span}: {cause}"),
-            None => format!("timed out after {span}"),
-        }
     }
 
     /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
