@@ -12,7 +12,7 @@ use std::{
 
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind,
+    Error,
     courier::{HistoryEntry, MessageId, QueueManager, QueueManagerConfig},
 };
 use serde_json::{Value, json};
@@ -233,13 +233,8 @@ async fn open(place: &Path, from: &Settings, create: bool) -> Result<QueueManage
         return QueueManager::open(file, config).await;
     }
     let opened = QueueManager::open_existing(file, config).await;
-    opened.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            let message = format!("{error}: `courier serve` and `courier send --create` create it");
-            Error::new(ErrorKind::NotFound, message)
-        }
-        _ => error,
-    })
+    let verbs = "`courier serve` and `courier send --create`";
+    opened.map_err(|error| values::created_by(error, verbs))
 }
 
 async fn receive(

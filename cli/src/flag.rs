@@ -3,8 +3,8 @@
 
 use clap::Subcommand;
 use reveille::{
-    Client, Error, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcher, FlagWatcherInfo,
-    ListenerId, duration::Span, flag::StoreFlags, store,
+    Client, Error, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcherInfo, ListenerId,
+    duration::Span, flag::StoreFlags, store,
 };
 use serde_json::{Value, json};
 
@@ -83,8 +83,6 @@ pub(super) struct FlagsArgs {
 }
 
 pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
-/// Prefix of the listener ids of `flag watch`.
-const FLAG_WATCH_ID: &str = "flag-watch";
 /// Maximum number of names in a text; JSON has all.
 const SHOWN: usize = 20;
 
@@ -119,36 +117,21 @@ impl Args {
             }
             Verb::Watch { flag, target } => {
                 let target = target.resolve();
-                let client = target.client()?;
-                let watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
+                let id = ListenerId::unique("flag-watch")?;
+                let mut watcher = target.client()?.watch_flag(flag, id);
                 let link = watcher.link();
-                let watching = watch(watcher, &target);
-                match target.timeout {
-                    None => watching.await,
-                    Some(timeout) => match tokio::time::timeout(timeout, watching).await {
-                        Ok(ended) => ended,
-                        Err(_) => {
-                            output::note(target.timed_out_waiting(&link.borrow()));
-                            Ok(Exit::TIMED_OUT)
+                let events = async {
+                    while let Some(event) = watcher.next_event().await {
+                        if let FlagEvent::State(state) = event? {
+                            target.format.next(&row(&state), line(&state))?;
                         }
-                    },
-                }
+                    }
+                    Ok(Exit::FAILURE)
+                };
+                target.following(link, events).await
             }
         }
     }
-}
-
-async fn watch(mut watcher: FlagWatcher, target: &Target) -> anyhow::Result<Exit> {
-    let link = watcher.link();
-    let events = async {
-        while let Some(event) = watcher.next_event().await {
-            if let FlagEvent::State(state) = event? {
-                target.format.next(&row(&state), line(&state))?;
-            }
-        }
-        Ok(Exit::FAILURE)
-    };
-    target.noting_causes(link, events).await
 }
 
 impl FlagsArgs {

@@ -90,9 +90,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Serve(Box<serve::Args>),
-    #[command(aliases = ["publish", "pub"])]
     Notify(notify::Args),
-    #[command(alias = "sub")]
     Subscribe(subscribe::Args),
     Listen(listen::Args),
     Scale(Box<scale::Args>),
@@ -104,7 +102,6 @@ enum Verb {
     Why(why::Args),
     Top(top::Args),
     Console(console::Args),
-    #[command(alias = "list")]
     Queues(queues::Args),
     Listeners(listeners::Args),
     Relays(relays::Args),

@@ -16,9 +16,9 @@ use std::{
 };
 
 use reveille::{
-    Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, duration,
+    Error, GroupName, ListenerConsole, PublisherOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerConfig, PolicyFile},
-    queue::{self as queues, WorkQueue},
+    queue as queues,
 };
 
 use self::worker::{EndCause, Worker};
@@ -133,8 +133,6 @@ const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::liste
                    reveille::queue::url=warn,reveille_cli::listen=info";
 /// How often --until-empty checks for its end: soon for a person, cheap for a processor.
 const EMPTY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// A slower check of the poison queue is left out.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline for notifying a poison queue's listeners. After it they find the message by polling.
 const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 const POISON_SUFFIX: &str = "-poison";
@@ -178,7 +176,6 @@ impl Args {
                 true => queue::create(&url).await?.0,
                 false => queue::open(&url).await?,
             };
-            check_poison(&*queue, &*poison).await?;
             builder = builder.poison(poison);
         }
         if let Some(client) = &client {
@@ -332,24 +329,6 @@ impl RunningListener {
             EndCause::Emptied | EndCause::Counted | EndCause::Unread => Ok(Exit::OK),
         }
     }
-}
-
-/// Checks that the poison queue accepts a credential that the queue accepts: a signature may be for one
-/// queue.
-async fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<(), Error> {
-    let is_denied = async |queue: &dyn WorkQueue| {
-        let depth = tokio::time::timeout(CHECK_TIMEOUT, queue.depth()).await;
-        matches!(depth, Ok(Err(error)) if error.kind() == ErrorKind::Denied)
-    };
-    if is_denied(poison).await && !is_denied(queue).await {
-        let message = format!(
-            "poison queue `{}`: the credential is refused; name a queue that it allows with --poison, \
-             or pass --no-poison",
-            poison.address()
-        );
-        return Err(Error::new(ErrorKind::Denied, message));
-    }
-    Ok(())
 }
 
 /// Waits until the queue was found empty and the listener is idle.

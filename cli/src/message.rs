@@ -1,17 +1,14 @@
-//! Messages of queues: those to store, from the command line, a file or the standard input, and those
-//! that were read as JSON, for `queue get` and `queue peek`.
+//! Messages of queues: those to store, from the command line or the standard input, and those that
+//! were read as JSON, for `queue get` and `queue peek`.
 
-use std::{io, path::PathBuf, time::SystemTime};
+use std::{io, time::SystemTime};
 
 use anyhow::Context as _;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, stdin};
 
-use super::{
-    exit::Usage,
-    output::{self, Format},
-};
+use super::output::{self, Format};
 
 /// The messages to store.
 #[derive(Debug, clap::Args)]
@@ -19,11 +16,8 @@ pub(super) struct Bodies {
     /// The messages; without any, each line of the standard input is a message
     #[arg(value_name = "BODY")]
     bodies: Vec<String>,
-    /// Take the bytes of this file as one message
-    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
-    body_file: Option<PathBuf>,
     /// Take the bytes of the standard input as one message
-    #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
+    #[arg(long, conflicts_with = "bodies")]
     stdin: bool,
 }
 
@@ -54,10 +48,6 @@ impl Bodies {
                 pass(bodies.iter().map(|body| body.clone().into()).collect()).await?;
             }
             return Ok(());
-        }
-        if let Some(path) = &self.body_file {
-            let unread = |error| Usage(format!("--body-file: `{}`: {error}", path.display()));
-            return pass(vec![std::fs::read(path).map_err(unread)?]).await;
         }
         let mut input = BufReader::with_capacity(BUFFER, stdin());
         if self.stdin {

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{Accepted, Error, ErrorKind, Limits, Notification, QueueAddress, duration};
-use serde_json::{Value, json};
+use reveille::{Limits, Notification, QueueAddress, duration};
+use serde_json::json;
 
 use super::{
     exit::Exit,
@@ -54,62 +54,38 @@ impl Args {
         let notifications = self.queues.iter().map(notification).collect();
         let notifying = publisher.notify_each(notifications);
         let results = target.acknowledged(&publisher, notifying).await?;
-        let results: Vec<_> = self.queues.iter().zip(results).collect();
-        let accepted =
-            |(queue, result): &(_, reveille::Result<_>)| Some((*queue, *result.as_ref().ok()?));
-        let accepted: Vec<(&QueueAddress, Accepted)> =
-            results.iter().filter_map(accepted).collect();
-        let row = |(queue, accepted): &(&QueueAddress, Accepted)| -> Value {
-            json!({
-                "queue": queue.to_string(),
-                "sequence": accepted.sequence,
-                "listeners": accepted.listeners,
-            })
-        };
-        let rows: Vec<_> = accepted.iter().map(row).collect();
-        let mut errors = results
-            .into_iter()
-            .filter_map(|(queue, result)| Some((queue, result.err()?)));
-        let first = errors.next();
-        if first.is_none() || !rows.is_empty() {
+        let (mut rows, mut without, mut failure) = (Vec::new(), BTreeSet::new(), None);
+        for (queue, result) in self.queues.iter().zip(results) {
+            match result {
+                Ok(accepted) => {
+                    if accepted.listeners == 0 {
+                        without.insert(queue.to_string());
+                    }
+                    rows.push(json!({
+                        "queue": queue.to_string(),
+                        "sequence": accepted.sequence,
+                        "listeners": accepted.listeners,
+                    }));
+                }
+                Err(error) if failure.is_none() => {
+                    failure = Some(anyhow::Error::from(error).context(queue.clone()));
+                }
+                Err(error) => output::note(format_args!("error: {queue}: {error}")),
+            }
+        }
+        if !rows.is_empty() {
             target.format.rows("queue sequence listeners", &rows)?;
         }
-        hint(&accepted);
-        for (queue, error) in errors {
-            let error = refusal(error);
-            output::note(format_args!("error: {queue}: {error}"));
+        if let Some(queue) = without.first() {
+            let others = match without.len() as u64 - 1 {
+                0 => String::new(),
+                others => format!(" and {}", output::count(others, "other queue")),
+            };
+            output::note(format_args!(
+                "hint: no listener is connected yet for {queue}{others}"
+            ));
         }
-        match first {
-            Some((queue, error)) => Err(anyhow::Error::from(refusal(error)).context(queue.clone())),
-            None => Ok(Exit::OK),
-        }
-    }
-}
-
-/// Prints one hint about all queues without a listener.
-fn hint(accepted: &[(&QueueAddress, Accepted)]) {
-    let without = accepted
-        .iter()
-        .filter(|(_, accepted)| accepted.listeners == 0);
-    let without: BTreeSet<_> = without.map(|(queue, _)| queue.to_string()).collect();
-    let Some(queue) = without.first() else { return };
-    let others = match without.len() as u64 - 1 {
-        0 => String::new(),
-        others => format!(" and {}", output::count(others, "other queue")),
-    };
-    output::note(format_args!(
-        "hint: no listener is connected yet for {queue}{others}"
-    ));
-}
-
-/// Says what to do for want of room: the process ends, so its publisher does not notify again.
-fn refusal(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::Exhausted => {
-            let text = format!("{error}; it was not notified; run it again");
-            Error::new(ErrorKind::Exhausted, text)
-        }
-        _ => error,
+        failure.map_or(Ok(Exit::OK), Err)
     }
 }
 

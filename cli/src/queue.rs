@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind, QueueAddress,
+    QueueAddress,
     queue::{self, SqliteQueue, WorkQueue},
 };
 use serde_json::{Value, json};
@@ -171,13 +171,7 @@ impl Args {
 pub(super) async fn open(url: &str) -> anyhow::Result<Arc<dyn WorkQueue>> {
     values::refuse_memory("queue: a queue", "sqlite:PATH?queue=NAME", url)?;
     let opened = queue::open(url).await;
-    Ok(opened.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            let message = format!("{error}: `queue create` and `--create` create it");
-            Error::new(ErrorKind::NotFound, message)
-        }
-        _ => error,
-    })?)
+    Ok(opened.map_err(|error| values::created_by(error, "`queue create` and `--create`"))?)
 }
 
 /// Opens such a queue, and creates it if it is missing; returns whether it was.

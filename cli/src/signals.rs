@@ -35,30 +35,25 @@ pub(crate) fn outlive_file_limit() -> io::Result<unix::Signal> {
 
 impl Interrupts {
     pub(crate) fn listen() -> io::Result<Self> {
-        let mut interrupts = Self::listen_but_hangup()?;
-        if !ignores_hangup() {
-            interrupts.hangup = Some(unix::signal(SignalKind::hangup())?);
-        }
-        Ok(interrupts)
+        Self::ended_by_hangup(!ignores_hangup())
     }
 
     /// As [`Interrupts::listen`], for a service: SIGHUP means "read your files again", and ends only
     /// one that does not and that has a terminal, which has closed.
     pub(crate) fn of_service(reloads: bool) -> io::Result<Self> {
-        let mut interrupts = Self::listen_but_hangup()?;
         let ends = !reloads && io::stdin().is_terminal() && !ignores_hangup();
-        let hangup = unix::signal(SignalKind::hangup())?;
-        interrupts.hangup = ends.then_some(hangup);
         // The handler stays when the value is dropped.
-        Ok(interrupts)
+        drop(unix::signal(SignalKind::hangup())?);
+        Self::ended_by_hangup(ends)
     }
 
-    fn listen_but_hangup() -> io::Result<Self> {
+    fn ended_by_hangup(ends: bool) -> io::Result<Self> {
+        let hangup = ends.then(|| unix::signal(SignalKind::hangup()));
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
             quit: unix::signal(SignalKind::quit())?,
-            hangup: None,
+            hangup: hangup.transpose()?,
         })
     }
 

@@ -112,13 +112,8 @@ impl Args {
         };
         let mut interrupts = Interrupts::listen()?;
         let link = wake_loop.link.clone();
-        let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let ended = tokio::select! {
-            outcome = target.noting_causes(link, wake_loop.run()) => outcome,
-            () = timeout => {
-                output::note(target.timed_out_waiting(&wake_loop.link.borrow()));
-                Ok(Exit::TIMED_OUT)
-            }
+            outcome = target.following(link, wake_loop.run()) => outcome,
             signal = interrupts.next() => {
                 wake_loop.forward(signal);
                 Ok(signal.exit())

@@ -93,7 +93,7 @@ impl Causes {
     /// Prints why the relay does not serve the verb, unless that is known.
     pub(super) fn note(&mut self, cause: &str) {
         if self.0.insert(cause.to_owned()) {
-            output::note(format_args!("{cause}; still trying"));
+            output::note(format_args!("{}; still trying", explained(cause)));
         }
     }
 }
@@ -195,16 +195,12 @@ impl Target {
             return call.await;
         };
         match tokio::time::timeout(timeout, call).await {
-            Ok(Err(error)) if error.message().contains("h2 protocol error") => {
-                let hint =
-                    "the relay's gRPC port is 7600 by default; if it has TLS, write https://";
-                let message = format!("{}: {hint}", error.message());
-                Err(Error::new(error.kind(), message).with_source(error))
-            }
             // The client's time-out or the relay's: the cause is the same.
-            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
-                let message = error.message().to_owned();
-                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            Ok(Err(error))
+                if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) =>
+            {
+                let message = explained(error.message());
+                Err(Error::new(ErrorKind::Unavailable, message))
             }
             Ok(result) => result,
             Err(_) => Err(self.no_answer()),
@@ -236,7 +232,9 @@ impl Target {
         match self.within(trying).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let failure = publisher.failure().map(|failure| failure.to_string());
-                Err(failure.map_or(error, |text| Error::new(ErrorKind::Unavailable, text)))
+                Err(failure.map_or(error, |text| {
+                    Error::new(ErrorKind::Unavailable, explained(&text))
+                }))
             }
             outcome => outcome,
         }
@@ -265,9 +263,28 @@ impl Target {
         }
     }
 
+    /// Runs a verb that follows a stream, until its time-out. Prints why the stream is not open.
+    pub(super) async fn following(
+        &self,
+        link: watch::Receiver<LinkState>,
+        work: impl Future<Output = anyhow::Result<Exit>>,
+    ) -> anyhow::Result<Exit> {
+        let working = self.noting_causes(link.clone(), work);
+        let Some(timeout) = self.timeout else {
+            return working.await;
+        };
+        if let Ok(ended) = tokio::time::timeout(timeout, working).await {
+            return ended;
+        }
+        let cause = link.borrow().cause.clone();
+        let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+        output::note(format_args!("timed out after {}{cause}", Span(timeout)));
+        Ok(Exit::TIMED_OUT)
+    }
+
     /// Runs work on a stream, and prints why the stream is not open: after a moment, then where the cause
     /// changes.
-    pub(super) async fn noting_causes<T>(
+    async fn noting_causes<T>(
         &self,
         mut link: watch::Receiver<LinkState>,
         work: impl Future<Output = T>,
@@ -301,21 +318,22 @@ impl Target {
         half.min(WARN_AFTER)
     }
 
-    /// Returns the note of a waiting verb that has timed out; without a stream it states why.
-    pub(super) fn timed_out_waiting(&self, link: &LinkState) -> String {
-        let span = Span(self.timeout.unwrap_or_default());
-        match &link.cause {
-            Some(cause) => format!("timed out after {span}: {cause}"),
-            None => format!("timed out after {span}"),
-        }
-    }
-
     /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
     /// as well be unreachable.
     pub(super) fn no_answer(&self) -> Error {
         let span = Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);
         Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// Adds what may be wrong to an error of HTTP/2, of which the library names the event only.
+fn explained(cause: &str) -> String {
+    match cause.contains("h2 protocol error") {
+        true => format!(
+            "{cause}: the relay's gRPC port is 7600 by default; if it has TLS, write https://"
+        ),
+        false => cause.to_owned(),
     }
 }
 

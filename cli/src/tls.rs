@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reveille::{ClientIdentity, ClientTls, Error, ServerTls};
+use reveille::{ClientTls, ServerTls};
 
 use super::exit::Usage;
 
@@ -42,16 +42,7 @@ impl ClientTlsArgs {
     /// # Errors
     /// A certificate without its key, or the reverse.
     pub(super) fn config(&self) -> reveille::Result<ClientTls> {
-        let identity = match (self.cert.clone(), self.key.clone()) {
-            (Some(certificate), Some(key)) => Some(ClientIdentity { certificate, key }),
-            (None, None) => None,
-            (Some(_), None) => return Err(Error::invalid("key", "must be set with --cert")),
-            (None, Some(_)) => return Err(Error::invalid("cert", "must be set with --key")),
-        };
-        Ok(ClientTls {
-            ca: self.ca.clone(),
-            identity,
-        })
+        ClientTls::new(self.ca.clone(), self.cert.clone(), self.key.clone())
     }
 }
 

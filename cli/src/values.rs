@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use reveille::ConsoleMode;
+use reveille::{ConsoleMode, Error, ErrorKind};
 
 use super::{exit::Usage, output::Format};
 
@@ -120,6 +120,16 @@ pub(crate) fn refuse_memory(what: &str, example: &str, url: &str) -> Result<(), 
         true => Err(Usage(format!(
             "{what} in memory is lost when this command ends: name a file, as `{example}`"
         ))),
+    }
+}
+
+/// Says which verbs create what is missing.
+pub(crate) fn created_by(error: Error, verbs: &str) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("{error}: {verbs} create it"))
+        }
+        _ => error,
     }
 }
 

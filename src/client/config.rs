@@ -122,12 +122,6 @@ impl ClientConfig {
     fn of(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         let path = |name| set(name).map(PathBuf::from);
-        let identity = match (path("REVEILLE_CERT"), path("REVEILLE_KEY")) {
-            (Some(certificate), Some(key)) => Some(ClientIdentity { certificate, key }),
-            (None, None) => None,
-            (Some(_), None) => return Err(alone("REVEILLE_KEY", "REVEILLE_CERT")),
-            (None, Some(_)) => return Err(alone("REVEILLE_CERT", "REVEILLE_KEY")),
-        };
         let credential = match (path("REVEILLE_TOKEN_FILE"), set("REVEILLE_TOKEN")) {
             (Some(path), _) => Credential::file(path),
             (None, Some(token)) => {
@@ -138,10 +132,11 @@ impl ClientConfig {
             (None, None) => Credential::default(),
         };
         Ok(Self {
-            tls: ClientTls {
-                ca: path("REVEILLE_CA"),
-                identity,
-            },
+            tls: ClientTls::new(
+                path("REVEILLE_CA"),
+                path("REVEILLE_CERT"),
+                path("REVEILLE_KEY"),
+            )?,
             credential,
             insecure: set("REVEILLE_INSECURE").is_some_and(|value| value == "true"),
             ..Self::default()
@@ -149,8 +144,25 @@ impl ClientConfig {
     }
 }
 
-fn alone(missing: &'static str, with: &str) -> Error {
-    Error::invalid(missing, format_args!("must be set with {with}"))
+impl ClientTls {
+    /// Returns the TLS with these files, each of which may be missing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a certificate without its key, or the
+    /// reverse.
+    pub fn new(
+        ca: Option<PathBuf>,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> Result<Self> {
+        let identity = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(ClientIdentity { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) => return Err(Error::invalid("key", "must be set with `cert`")),
+            (None, Some(_)) => return Err(Error::invalid("cert", "must be set with `key`")),
+        };
+        Ok(Self { ca, identity })
+    }
 }
 
 impl PublisherOptions {
@@ -226,10 +238,7 @@ mod tests {
 
     #[test]
     fn a_certificate_needs_its_key() {
-        for (set, missing) in [
-            ("REVEILLE_CERT", "REVEILLE_KEY"),
-            ("REVEILLE_KEY", "REVEILLE_CERT"),
-        ] {
+        for (set, missing) in [("REVEILLE_CERT", "key"), ("REVEILLE_KEY", "cert")] {
             let error = config(&[(set, "file")]).expect_err("half").to_string();
             assert!(error.starts_with(missing), "{error}");
         }

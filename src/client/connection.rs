@@ -335,7 +335,7 @@ fn unreachable(url: &str, why: &str) -> Error {
 
 /// Says what to do about an error of TLS, of which the library names the event only.
 fn tls_hint(why: &str) -> &'static str {
-    const HINTS: [(&str, &str); 4] = [
+    const HINTS: [(&str, &str); 3] = [
         (
             "corrupt message",
             "; the server there does not speak TLS: write http://",
@@ -348,10 +348,6 @@ fn tls_hint(why: &str) -> &'static str {
             "CaUsedAsEndEntity",
             "; the relay shows a certificate of an authority, as `openssl req -x509` makes it: make one with \
              `-addext basicConstraints=critical,CA:FALSE` (docs/security.md, A certificate)",
-        ),
-        (
-            "certificate not valid for name",
-            "; the name in the URL must be among the alternative names (SAN) of the relay's certificate",
         ),
     ];
     let hint = HINTS.iter().find(|(text, _)| why.contains(text));

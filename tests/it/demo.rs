@@ -1,5 +1,4 @@
-//! The whole demo: its totals are exact, and its woken fleet makes no storage transaction while
-//! idle.
+//! The whole demo: its woken fleet makes no storage transaction while idle.
 
 use std::{process::Stdio, time::Duration};
 
@@ -39,14 +38,14 @@ async fn figures(options: &[&str]) -> (serde_json::Value, String) {
 }
 
 #[tokio::test]
-async fn the_demo_adds_up_and_its_woken_fleet_costs_nothing_while_idle() {
+async fn the_woken_fleet_of_the_demo_costs_nothing_while_idle() {
     let (figures, complaint) = figures(&["--listeners", "3"]).await;
     println!("{figures:#}");
     let (woken, polling) = (&figures["fleets"][0], &figures["fleets"][1]);
     for fleet in [woken, polling] {
-        // 400 work items and 400 results, each with a put and a delete.
+        // 400 work items, each with a put and a delete.
         let busy = fleet["busy_storage_transactions"].as_u64();
-        assert!(busy > Some(1_600), "{fleet}");
+        assert!(busy > Some(800), "{fleet}");
         let latency = fleet["latency_p50_ms"].as_f64();
         assert!(latency > Some(0.0), "{fleet}");
     }

@@ -1,11 +1,11 @@
-//! A fleet of the demo: its listeners, the initiator that puts their work, and the controller that takes
-//! their results.
+//! A fleet of the demo: its listeners, and the initiator that puts their work.
 //!
 //! Each listener has at most one dequeue task and a connection of its own. The ways differ only in how
 //! work is found.
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     path::Path,
     sync::{
         Arc,
@@ -18,11 +18,8 @@ use anyhow::{Context as _, bail};
 use futures_util::future::{join_all, ready, try_join_all};
 use reveille::{
     Client, ListenerId, Notification, Publisher,
-    listener::{
-        Delivery, HandlerResult, Hooks, Listener, ListenerBuilder, ListenerConfig, ListenerMode,
-        ListenerStats, Rejected,
-    },
-    queue::{Message, NewMessage, SqliteQueue, WorkQueue, json},
+    listener::{Delivery, Hooks, Listener, ListenerConfig, ListenerMode, ListenerStats},
+    queue::{SqliteQueue, WorkQueue as _, json},
     scaling,
 };
 use serde::{Deserialize, Serialize};
@@ -35,39 +32,25 @@ use super::Way;
 
 pub(super) struct Fleet {
     pub(super) way: Way,
-    rating: Arc<Rating>,
-    /// The controller is the first one.
-    listeners: Vec<Listener>,
-    /// The results of the present batch, by the number of the work item: a queue may deliver a message
-    /// twice.
-    results: watch::Sender<BTreeMap<usize, Rated>>,
-}
-
-/// Takes work items from one queue, and puts their prices into the other one.
-struct Rating {
-    input: SqliteQueue,
-    output: SqliteQueue,
-    /// Messages put into both queues.
+    queue: SqliteQueue,
+    /// Messages put into the queue.
     puts: AtomicU64,
     /// `None` for polling listeners, which need no notification.
     publisher: Option<Publisher>,
+    listeners: Vec<Listener>,
+    /// The time of each work item of the present batch from put to handling, by its number: a queue may
+    /// deliver a message twice.
+    waited: Waited,
 }
 
-/// Transactions that are rated together: one message of the input queue.
+type Waited = watch::Sender<BTreeMap<usize, Duration>>;
+
+/// Transactions that are handled together: one message.
 #[derive(Debug, Serialize, Deserialize)]
 struct WorkItem {
     number: usize,
-    /// The units of each transaction.
-    units: Vec<u64>,
-}
-
-/// The result of a work item: one message of the output queue.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Rated {
-    number: usize,
-    cents: u64,
-    /// Time from put to handling.
-    waited: Duration,
+    /// The price of each transaction.
+    cents: Vec<u64>,
 }
 
 /// Hooks of a polling listener: sleep one second after an empty get.
@@ -88,8 +71,6 @@ pub(super) const TRANSACTIONS: usize = 20_000;
 const GROUP: usize = 50;
 /// Number of work items of the batch.
 pub(super) const ITEMS: usize = TRANSACTIONS / GROUP;
-/// The price of a unit.
-const CENTS: u64 = 2;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Time-out of each wait, long enough for a slow machine.
@@ -102,35 +83,26 @@ const ITEMS_PER_PUT: usize = 20;
 const PUT_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Fleet {
-    /// Creates the queues, and starts the listeners.
+    /// Creates the queue, and starts the listeners.
     pub(super) async fn start(
         way: Way,
         size: usize,
         relay: &str,
         home: &Path,
     ) -> anyhow::Result<Self> {
+        let file = home.join(format!("{}.db", way.name()));
+        let queue = SqliteQueue::create(file, "billing/transactions".parse()?).await?;
+        let waited = Waited::default();
+        let started = (1..=size).map(|number| start_one(way, number, relay, &queue, &waited));
+        let listeners = try_join_all(started).await?;
         let client = Client::new(relay)?;
-        let rating = Arc::new(Rating {
-            input: create_queue(way, "input", home).await?,
-            output: create_queue(way, "output", home).await?,
-            puts: AtomicU64::new(0),
-            publisher: (way == Way::Woken).then(|| client.publisher(way.name())),
-        });
-        let results = watch::Sender::new(BTreeMap::new());
-        let added_to = results.clone();
-        let add = move |rated: Rated, _: Delivery| {
-            added_to.send_modify(|results| _ = results.insert(rated.number, rated));
-            ready(Ok(()))
-        };
-        let controller = way.listener(&client, "controller", &rating.output)?;
-        let mut listeners = vec![controller.start_json(add).await?];
-        let started = (1..=size).map(|number| start_one(way, number, relay, &rating));
-        listeners.extend(try_join_all(started).await?);
         Ok(Self {
             way,
-            rating,
+            queue,
+            puts: AtomicU64::new(0),
+            publisher: (way == Way::Woken).then(|| client.publisher(way.name())),
             listeners,
-            results,
+            waited,
         })
     }
 
@@ -157,42 +129,54 @@ impl Fleet {
         self.transactions() - before
     }
 
-    /// Puts the batch in parts, and waits until all results have arrived. Their total must be exact.
+    /// Puts the batch in parts, and waits until all of it is handled.
     pub(super) async fn work(&self) -> anyhow::Result<Outcome> {
-        self.results.send_replace(BTreeMap::new());
+        self.waited.send_replace(BTreeMap::new());
         let before = self.transactions();
         let mut last_put = Instant::now();
         let mut ticks = interval(PUT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let units: Vec<u64> = (1..).take(GROUP).collect();
         for first in (0..ITEMS).step_by(ITEMS_PER_PUT) {
             ticks.tick().await;
-            let item = |number| WorkItem {
-                number,
-                units: units.clone(),
-            };
-            let items: Vec<_> = (first..first + ITEMS_PER_PUT).map(item).collect();
-            self.rating.put(&self.rating.input, &items).await?;
+            self.put(first..first + ITEMS_PER_PUT).await?;
             last_put = Instant::now();
         }
-        let mut results = self.results.subscribe();
-        let complete = results.wait_for(|results| results.len() == ITEMS);
+        let mut waited = self.waited.subscribe();
+        let complete = waited.wait_for(|waited| waited.len() == ITEMS);
         timeout(TIMEOUT, complete)
             .await
-            .context("results are missing")??;
+            .context("work items are missing")??;
         let at_zero = match self.way {
             Way::Woken => Some(self.wait_idle().await?.duration_since(last_put)),
             Way::Polling => None,
         };
-        let results = self.results.borrow().clone();
-        let cents = results.values().map(|rated| rated.cents).sum::<u64>();
-        let expected = CENTS * units.iter().sum::<u64>() * ITEMS as u64;
-        anyhow::ensure!(cents == expected, "the total is not exact");
         Ok(Outcome {
-            waited: results.values().map(|rated| rated.waited).collect(),
+            waited: self.waited.borrow().values().copied().collect(),
             at_zero,
             transactions: self.transactions() - before,
         })
+    }
+
+    /// Puts the work items of these numbers, and notifies.
+    async fn put(&self, numbers: Range<usize>) -> reveille::Result<()> {
+        let count = numbers.len() as u64;
+        let message = |number| {
+            json::encode(&WorkItem {
+                number,
+                cents: (1..).take(GROUP).collect(),
+            })
+        };
+        let messages: reveille::Result<Vec<_>> = numbers.map(message).collect();
+        self.queue.put(messages?).await?;
+        self.puts.fetch_add(count, Relaxed);
+        if let Some(publisher) = &self.publisher {
+            let notification = Notification {
+                messages: count,
+                ..Notification::new(self.queue.address().clone())
+            };
+            publisher.notify(notification).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn stop(self) {
@@ -209,13 +193,13 @@ impl Fleet {
             }
         };
         self.listeners.iter().all(is_ready)
-            && self.sum(|stats| stats.handled) >= self.rating.puts.load(Relaxed)
+            && self.sum(|stats| stats.handled) >= self.puts.load(Relaxed)
     }
 
     /// The number of puts, gets and deletes so far. A listener with one task and short handlings
     /// makes hardly any other transaction.
     fn transactions(&self) -> u64 {
-        self.rating.puts.load(Relaxed) + self.sum(|stats| stats.gets + stats.handled)
+        self.puts.load(Relaxed) + self.sum(|stats| stats.gets + stats.handled)
     }
 
     fn sum(&self, figure: impl Fn(ListenerStats) -> u64) -> u64 {
@@ -224,90 +208,40 @@ impl Fleet {
     }
 }
 
-/// Starts a listener that rates work items.
+/// Starts a listener, with a connection of its own.
 async fn start_one(
     way: Way,
     number: usize,
     relay: &str,
-    rating: &Arc<Rating>,
+    queue: &SqliteQueue,
+    waited: &Waited,
 ) -> anyhow::Result<Listener> {
-    if way == Way::Polling {
-        // Polling listeners do not start all at the same moment.
-        sleep(SECOND.mul_f64(fastrand::f64())).await;
-    }
-    let builder = way.listener(&Client::new(relay)?, &number.to_string(), &rating.input)?;
-    let rating = Arc::clone(rating);
-    let rate = move |delivery: Delivery| {
-        let rating = Arc::clone(&rating);
-        async move { rating.rate(&delivery.message).await }
+    let config = ListenerConfig {
+        max_tasks: 1,
+        grace: SECOND,
+        ..ListenerConfig::default()
     };
-    Ok(builder.start(rate).await?)
-}
-
-async fn create_queue(way: Way, name: &str, home: &Path) -> anyhow::Result<SqliteQueue> {
-    let file = home.join(format!("{}-{name}.db", way.name()));
-    let address = format!("billing/{name}").parse()?;
-    Ok(SqliteQueue::create(file, address).await?)
-}
-
-impl Way {
-    fn listener(
-        self,
-        client: &Client,
-        name: &str,
-        queue: &SqliteQueue,
-    ) -> anyhow::Result<ListenerBuilder> {
-        let config = ListenerConfig {
-            max_tasks: 1,
-            grace: SECOND,
-            ..ListenerConfig::default()
-        };
-        let builder = Listener::builder(Arc::new(queue.clone()));
-        Ok(match self {
-            Self::Polling => builder.hooks(PollEverySecond).config(config),
-            Self::Woken => {
-                let id = ListenerId::new(&format!("{}-{name}", self.name()))?;
-                let options = config.subscription(id, queue);
-                builder.wakes(client.subscribe(options)?).config(config)
-            }
-        })
-    }
-}
-
-impl Rating {
-    /// Puts messages, and notifies.
-    async fn put<T: Serialize + Sync>(
-        &self,
-        queue: &SqliteQueue,
-        items: &[T],
-    ) -> reveille::Result<()> {
-        let encoded = items.iter().map(json::encode);
-        let messages: Vec<NewMessage> = encoded.collect::<Result<_, _>>()?;
-        let count = messages.len() as u64;
-        queue.put(messages).await?;
-        self.puts.fetch_add(count, Relaxed);
-        if let Some(publisher) = &self.publisher {
-            let notification = Notification {
-                messages: count,
-                ..Notification::new(queue.address().clone())
-            };
-            publisher.notify(notification).await?;
+    let builder = Listener::builder(Arc::new(queue.clone()));
+    let builder = match way {
+        Way::Polling => {
+            // They do not start all at the same moment.
+            sleep(SECOND.mul_f64(fastrand::f64())).await;
+            builder.hooks(PollEverySecond)
         }
-        Ok(())
-    }
-
-    /// Rates a work item, and puts the result.
-    async fn rate(&self, message: &Message) -> HandlerResult {
-        let waited = message.inserted_at.elapsed().unwrap_or_default();
-        let item: WorkItem = json::decode(&message.body).map_err(Rejected::because)?;
-        let rated = Rated {
-            number: item.number,
-            cents: CENTS * item.units.iter().sum::<u64>(),
-            waited,
-        };
-        self.put(&self.output, &[rated]).await?;
-        Ok(())
-    }
+        Way::Woken => {
+            let id = ListenerId::new(&format!("{}-{number}", way.name()))?;
+            let options = config.subscription(id, queue);
+            builder.wakes(Client::new(relay)?.subscribe(options)?)
+        }
+    };
+    let waited = waited.clone();
+    let handle = move |item: WorkItem, delivery: Delivery| {
+        let inserted_at = delivery.message.inserted_at;
+        let after = inserted_at.elapsed().unwrap_or_default();
+        waited.send_modify(|waited| _ = waited.insert(item.number, after));
+        ready(Ok(()))
+    };
+    Ok(builder.config(config).start_json(handle).await?)
 }
 
 impl Hooks for PollEverySecond {

@@ -51,9 +51,6 @@ pub(super) struct Move {
     /// Maximum number of messages [default: all]
     #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
-    /// Move poison messages with the error that a listener added, instead of the original messages
-    #[arg(long)]
-    as_is: bool,
     /// Notify the relay, so that listeners wake
     #[arg(long)]
     notify: bool,
@@ -136,7 +133,7 @@ impl Move {
         let (from, to) = (open(&self.from).await?, open(&self.to).await?);
         let options = RedriveOptions {
             count: self.count,
-            as_is: self.as_is,
+            ..RedriveOptions::default()
         };
         let done = redrive(&*from, &*to, &options).await?;
         if done.moved > 0 {
