@@ -23,6 +23,7 @@ mod poison_queue;
 pub(crate) mod policy_file;
 pub mod scaling;
 mod shared;
+mod stream;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub use self::{
     listeners::Listeners,
     poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
     shared::{ListenerMonitor, ListenerStats, QueryState},
+    stream::{Messages, Received},
 };
 pub use crate::listener::scaling::ListenerMode;
 use crate::{base::task::Scope, error::Result, queue::WorkQueue};

@@ -13,6 +13,7 @@ mod poisoning;
 mod polling;
 mod retrying;
 mod scaling;
+mod streams;
 mod uncounted;
 
 use std::{
