@@ -16,7 +16,7 @@ use std::{
 };
 
 use reveille::{
-    Error, ErrorKind, GroupName, ListenerConsole, PublisherOptions, duration,
+    Console, Error, ErrorKind, GroupName, PublisherOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerConfig, PolicyFile},
     queue::{self as queues, WorkQueue},
 };
@@ -147,7 +147,7 @@ struct RunningListener {
     worker: Arc<Worker>,
     until_empty: bool,
     /// Serves the metrics until the end.
-    _console: Option<ListenerConsole>,
+    _console: Option<Console>,
 }
 
 impl Args {
@@ -207,7 +207,7 @@ impl Args {
             None => None,
             Some(listen) => {
                 let hosts = &self.metrics_host;
-                let console = ListenerConsole::start(listener.monitor(), listen, hosts).await?;
+                let console = listener.monitor().serve(listen, hosts).await?;
                 let url = format!("http://{}/metrics", console.address());
                 tracing::info!(url, "metrics are served");
                 Some(console)
