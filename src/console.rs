@@ -80,9 +80,9 @@ pub(crate) struct ConsolePort {
     address: SocketAddr,
 }
 
-/// A listening console. Ends when it is dropped.
+/// An admin port: `GET /livez`, `/readyz`, `/metrics`. Ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Console {
+pub struct Console {
     address: SocketAddr,
     scope: Arc<Scope>,
 }
@@ -111,6 +111,20 @@ impl ConsolePort {
 }
 
 impl Console {
+    /// Binds a port, and serves its probes and metrics.
+    ///
+    /// # Errors
+    /// As [`ConsolePort::bind`].
+    #[cfg(any(feature = "listener", feature = "sweep"))]
+    pub(crate) async fn start(
+        source: Arc<dyn StatusSource>,
+        listen: SocketAddr,
+        hosts: &[String],
+    ) -> Result<Self> {
+        let port = ConsolePort::bind(listen).await?;
+        Ok(Self::serve(port, hosts, source, None, Router::new()))
+    }
+
     /// Serves on a bound port. Requests may state `hosts` as their host, in addition to IP addresses and
     /// `localhost`. Pages that are not probes need the `admission`, if there is one. The `further`
     /// routes check their callers themselves.
@@ -148,7 +162,8 @@ impl Console {
         Self { address, scope }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Returns the address of the port.
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 

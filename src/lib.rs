@@ -133,16 +133,14 @@ mod guides {
 pub use backend::azure;
 pub use base::duration;
 pub use client::*;
+#[cfg(feature = "console")]
+pub use console::Console;
 pub use coordination::release;
 #[cfg(feature = "sweep")]
 pub use coordination::sweep;
-#[cfg(all(feature = "console", feature = "sweep"))]
-pub use coordination::sweep::SweepConsole;
 #[cfg(feature = "coordination")]
 pub use coordination::{flag, lease, unique_id};
 pub use error::{Error, ErrorKind, Result};
-#[cfg(all(feature = "console", feature = "listener"))]
-pub use listener::ListenerConsole;
 #[cfg(feature = "listener")]
 pub use listener::{agent, scaling};
 #[cfg(feature = "relay")]

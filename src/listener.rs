@@ -30,8 +30,6 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "console")]
-pub use self::console::ListenerConsole;
 #[cfg(feature = "policy-file")]
 pub use self::policy_file::PolicyFile;
 use self::shared::Shared;

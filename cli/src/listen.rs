@@ -16,7 +16,7 @@ use std::{
 };
 
 use reveille::{
-    Error, GroupName, ListenerConsole, PublisherOptions, duration,
+    Console, Error, GroupName, PublisherOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerConfig, PolicyFile},
     queue as queues,
 };
@@ -145,7 +145,7 @@ struct RunningListener {
     worker: Arc<Worker>,
     until_empty: bool,
     /// Serves the metrics until the end.
-    _console: Option<ListenerConsole>,
+    _console: Option<Console>,
 }
 
 impl Args {
@@ -204,7 +204,7 @@ impl Args {
             None => None,
             Some(listen) => {
                 let hosts = &self.metrics_host;
-                let console = ListenerConsole::start(listener.monitor(), listen, hosts).await?;
+                let console = listener.monitor().serve(listen, hosts).await?;
                 let url = format!("http://{}/metrics", console.address());
                 tracing::info!(url, "metrics are served");
                 Some(console)

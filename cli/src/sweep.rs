@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use clap::Subcommand;
 use reveille::{
-    SweepConsole, duration, store,
+    duration, store,
     sweep::{self, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
 };
 use serde_json::{Value, json};
@@ -138,7 +138,7 @@ impl Args {
         let _console = match self.admin_listen {
             Some(listen) => {
                 let sweeper = Arc::clone(&sweeper);
-                let console = SweepConsole::start(sweeper, listen, &self.admin_host).await?;
+                let console = sweeper.serve(listen, &self.admin_host).await?;
                 let address = console.address();
                 output::note(format_args!("health and metrics at http://{address}"));
                 Some(console)

@@ -22,8 +22,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-#[cfg(feature = "console")]
-pub use self::console::SweepConsole;
 pub use self::{
     document::Counts,
     job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},

@@ -6,56 +6,35 @@ use async_trait::async_trait;
 
 use super::{ListenerMode, ListenerMonitor};
 use crate::{
-    console::{Check, Console, ConsolePort, Metrics, StatusSource, metric_table},
+    console::{Check, Console, Metrics, StatusSource, metric_table},
     error::Result,
 };
 
-/// A listener's admin port: `GET /livez`, `/readyz`, `/metrics`. Ends when it is dropped.
-///
-/// A listener is ready until its shutdown begins. `/readyz?verbose` also shows its relay, which is
-/// not required: without a relay the listener polls.
-#[derive(Debug)]
-pub struct ListenerConsole {
-    console: Console,
-}
-
-struct ListenerStatus(ListenerMonitor);
-
-impl ListenerConsole {
-    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, in addition to IP
-    /// addresses and `localhost`.
+impl ListenerMonitor {
+    /// Serves an admin port; port 0 is any free one. Requests may state `hosts` as their host, in
+    /// addition to IP addresses and `localhost`.
+    ///
+    /// A listener is ready until its shutdown begins. `/readyz?verbose` also shows its relay, which
+    /// is not required: without a relay the listener polls.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if it cannot listen on the
     /// address.
-    pub async fn start(
-        listener: ListenerMonitor,
-        listen: SocketAddr,
-        hosts: &[String],
-    ) -> Result<Self> {
-        let port = ConsolePort::bind(listen).await?;
-        let console = Console::serve(
-            port,
-            hosts,
-            Arc::new(ListenerStatus(listener)),
-            None,
-            axum::Router::new(),
-        );
-        Ok(Self { console })
+    pub async fn serve(self, listen: SocketAddr, hosts: &[String]) -> Result<Console> {
+        Console::start(Arc::new(self), listen, hosts).await
     }
 
-    /// Returns the address of the port.
-    pub fn address(&self) -> SocketAddr {
-        self.console.address()
+    fn is_pushed(&self) -> bool {
+        self.state().mode == ListenerMode::Pushed
     }
 }
 
 #[async_trait]
-impl StatusSource for ListenerStatus {
+impl StatusSource for ListenerMonitor {
     async fn checks(&self, _reads_store: bool) -> Vec<Check> {
-        let stopping = self.0.is_stopping().then(|| "shutting down".to_owned());
+        let stopping = self.is_stopping().then(|| "shutting down".to_owned());
         let polling = (!self.is_pushed()).then(|| {
-            let cause = self.0.cause();
+            let cause = self.cause();
             let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
             format!("no relay sends wake-ups, and the queue is polled{cause}")
         });
@@ -66,7 +45,7 @@ impl StatusSource for ListenerStatus {
     }
 
     fn metrics(&self) -> Metrics {
-        let state = self.0.state();
+        let state = self.state();
         let stats = state.stats;
         Metrics {
             counters: metric_table! {
@@ -90,15 +69,9 @@ impl StatusSource for ListenerStatus {
                     "1 if a relay sends wake-ups, 0 if the queue is polled";
             },
             histograms: metric_table! {
-                listener_handling_seconds = self.0.handling_times(),
+                listener_handling_seconds = self.handling_times(),
                     "Duration of handling a message";
             },
         }
-    }
-}
-
-impl ListenerStatus {
-    fn is_pushed(&self) -> bool {
-        self.0.state().mode == ListenerMode::Pushed
     }
 }

@@ -17,16 +17,12 @@ use std::{
 };
 
 use async_trait::async_trait;
-use azure_core::{
-    http::{RequestContent, XmlFormat},
-    time::OffsetDateTime,
-};
+use azure_core::time::OffsetDateTime;
 use azure_storage_queue::{
     QueueClient, QueueClientOptions,
     models::{
         QueueClientGetPropertiesResultHeaders as _, QueueClientPeekMessagesOptions,
-        QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, QueueMessage,
-        ReceivedMessage,
+        QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, ReceivedMessage,
     },
 };
 use bytes::Bytes;
@@ -53,12 +49,6 @@ pub struct AzureQueue {
     address: QueueAddress,
     encoding: MessageEncoding,
     group: GroupName,
-}
-
-/// A message whose request is prepared.
-struct PreparedMessage {
-    content: RequestContent<QueueMessage, XmlFormat>,
-    options: QueueClientSendMessageOptions<'static>,
 }
 
 /// The time limit of one request, from connecting to the end of the answer: the service's own limit.
@@ -112,31 +102,14 @@ impl AzureQueue {
         Self::open(&account, queue_name, MessageEncoding::default())
     }
 
-    fn prepare(&self, message: &NewMessage) -> Result<PreparedMessage> {
-        let text = self.encoding.encode(&message.body)?;
-        Ok(PreparedMessage {
-            content: Bytes::from(encoding::request(&text)).into(),
-            options: QueueClientSendMessageOptions {
-                message_time_to_live: Some(FOREVER),
-                visibility_timeout: Some(seconds(message.delay)),
-                ..Default::default()
-            },
-        })
-    }
-
-    /// Checks all messages, and prepares the request of each.
-    fn prepare_all(&self, messages: &[NewMessage]) -> Result<Vec<PreparedMessage>> {
-        self.limits().check_put(messages)?;
-        messages
-            .iter()
-            .map(|message| self.prepare(message))
-            .collect()
-    }
-
-    async fn send(&self, message: PreparedMessage) -> Result<MessageId> {
-        let sent = self
-            .client
-            .send_message(message.content, Some(message.options));
+    async fn send(&self, text: String, delay: Duration) -> Result<MessageId> {
+        let options = QueueClientSendMessageOptions {
+            message_time_to_live: Some(FOREVER),
+            visibility_timeout: Some(seconds(delay)),
+            ..Default::default()
+        };
+        let content = Bytes::from(encoding::request(&text)).into();
+        let sent = self.client.send_message(content, Some(options));
         let sent = sent.await.map_err(|error| self.request_error(error))?;
         let sent = sent
             .into_model()
@@ -260,8 +233,13 @@ impl WorkQueue for AzureQueue {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        let prepared = self.prepare_all(&messages)?;
-        outcome::put_each(prepared, |message| self.send(message)).await
+        self.limits().check_put(&messages)?;
+        let encoded = messages.iter().map(|message| {
+            let text = self.encoding.encode(&message.body)?;
+            Ok((text, message.delay))
+        });
+        let encoded = encoded.collect::<Result<_>>()?;
+        outcome::put_each(encoded, |(text, delay)| self.send(text, delay)).await
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {

@@ -180,23 +180,21 @@ impl ClaimCheck {
     /// Restores the body that was put. Returns it with the fault of an unreadable one, and the message's
     /// blob if the body was read from one.
     async fn resolve(&self, body: Bytes) -> (Bytes, Option<Fault>, Option<Arc<str>>) {
-        let found = match Claim::parse(&body) {
-            None => Ok((body.clone(), None)),
-            Some(claim) => {
-                let read = tokio::time::timeout(READ_TIMEOUT, self.load_body(claim)).await;
-                read.unwrap_or_else(|_| {
-                    let message = format!("its body was not read in time from {}", self.store);
-                    Err(Error::new(ErrorKind::Timeout, message))
-                })
-            }
+        let Some(claim) = Claim::parse(&body) else {
+            return (body, None, None);
         };
-        match found {
-            Ok((body, blob)) => (body, None, blob),
+        let read = tokio::time::timeout(READ_TIMEOUT, self.load_body(claim)).await;
+        let read = read.unwrap_or_else(|_| {
+            let message = format!("its body was not read in time from {}", self.store);
+            Err(Error::new(ErrorKind::Timeout, message))
+        });
+        match read {
+            Ok((body, blob)) => (body, None, Some(blob)),
             Err(error) => (body, Some(Fault::from(error)), None),
         }
     }
 
-    async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Option<Arc<str>>)> {
+    async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Arc<str>)> {
         let claim = claim?;
         claim.check(self.config.max_body)?;
         let (name, id) = (self.blob(&claim.id)?, Arc::clone(&claim.id));
@@ -206,7 +204,7 @@ impl ClaimCheck {
         };
         let body = task::blocking(move || claim.unpack(&blob.content.bytes));
         let body = body.await.ok_or_else(runtime_stopped)??;
-        Ok((body, Some(id)))
+        Ok((body, id))
     }
 
     async fn message(&self, message: Message) -> Message {

@@ -101,23 +101,13 @@ pub fn address(url: &str) -> Result<QueueAddress> {
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the URL names no queue, or the longer name
 /// breaks a rule.
 pub fn with_suffix(url: &str, suffix: &str) -> Result<String> {
-    parse(url)?;
-    let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let mut name_in_query = false;
-    let extended = |parameter: &str| {
-        let is_name = parameter.starts_with("queue=");
-        name_in_query |= is_name;
-        let suffix = if is_name { suffix } else { "" };
-        format!("{parameter}{suffix}")
+    let name = parse(url)?.address.queue_name().len();
+    let base = url.find('?').unwrap_or(url.len());
+    let end = match url[base..].find("queue=") {
+        Some(at) => base + at + "queue=".len() + name,
+        None => base,
     };
-    let query: Vec<_> = query.split('&').map(extended).collect();
-    let mut other = base.to_owned();
-    if !name_in_query {
-        other.push_str(suffix);
-    }
-    if url.contains('?') {
-        other = format!("{other}?{}", query.join("&"));
-    }
+    let other = format!("{}{suffix}{}", &url[..end], &url[end..]);
     parse(&other)?;
     Ok(other)
 }

@@ -6,49 +6,31 @@ use async_trait::async_trait;
 
 use super::Sweeper;
 use crate::{
-    console::{Check, Console, ConsolePort, Metrics, StatusSource, metric_table},
+    console::{Check, Console, Metrics, StatusSource, metric_table},
     error::Result,
 };
 
-/// A sweeper's admin port: `GET /livez`, `/readyz`, `/metrics`. Ends when it is dropped.
-#[derive(Debug)]
-pub struct SweepConsole(Console);
-
-struct SweeperStatus(Arc<Sweeper>);
-
-impl SweepConsole {
-    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, in addition to IP
-    /// addresses and `localhost`.
+impl Sweeper {
+    /// Serves an admin port; port 0 is any free one. Requests may state `hosts` as their host, in
+    /// addition to IP addresses and `localhost`.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if it cannot listen on the
     /// address.
-    pub async fn start(
-        sweeper: Arc<Sweeper>,
-        listen: SocketAddr,
-        hosts: &[String],
-    ) -> Result<Self> {
-        let port = ConsolePort::bind(listen).await?;
-        let status = Arc::new(SweeperStatus(sweeper));
-        let console = Console::serve(port, hosts, status, None, axum::Router::new());
-        Ok(Self(console))
-    }
-
-    /// Returns the address of the port.
-    pub fn address(&self) -> SocketAddr {
-        self.0.address()
+    pub async fn serve(self: Arc<Self>, listen: SocketAddr, hosts: &[String]) -> Result<Console> {
+        Console::start(self, listen, hosts).await
     }
 }
 
 #[async_trait]
-impl StatusSource for SweeperStatus {
+impl StatusSource for Sweeper {
     async fn checks(&self, _reads_store: bool) -> Vec<Check> {
         // A sweeper does nothing without its job's document.
-        vec![Check::required("job", self.0.stats().failure)]
+        vec![Check::required("job", self.stats().failure)]
     }
 
     fn metrics(&self) -> Metrics {
-        let stats = self.0.stats();
+        let stats = self.stats();
         let done = stats.done;
         let ended = stats.last_round_at.unwrap_or(SystemTime::UNIX_EPOCH);
         let ended = ended.duration_since(SystemTime::UNIX_EPOCH);
