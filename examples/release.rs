@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example release -- http://127.0.0.1:7600 go-live`
 
-use std::{env, time::Duration};
+use std::env;
 
 use reveille::{Client, ClientConfig, FlagName, ListenerId, release::Release};
 
@@ -16,7 +16,6 @@ async fn main() -> reveille::Result<()> {
     let name = FlagName::new(&name)?;
 
     let client = Client::with_config(&url, ClientConfig::from_environment()?)?;
-    client.ready(Duration::from_secs(10)).await?;
 
     // Watches before it reads, so that no unleash in between is missed.
     let watch = client.watch_flag(name.clone(), ListenerId::unique("node")?);

@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     io::{self, IsTerminal as _},
-    pin::pin,
     process::{ExitStatus, Stdio},
     time::{Duration, SystemTime},
 };
@@ -16,7 +15,6 @@ use reveille::{
 };
 use rustix::process::Signal as Number;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::{
     child::{self, Process},
@@ -190,32 +188,32 @@ impl Run {
         interrupts: &mut Interrupts,
     ) -> io::Result<(bool, ExitStatus)> {
         let grace = (self.duration / 5).min(MAX_GRACE);
-        let (mut lost, mut killed, mut interrupted) = (false, false, false);
-        let mut kill = pin!(tokio::time::sleep(Duration::MAX));
-        let status = loop {
-            let must_be_killed = async {
-                tokio::select! {
-                    _ = held.lost() => {}
-                    () = &mut kill => {}
-                }
-            };
+        let mut interrupted = false;
+        let ended = loop {
             tokio::select! {
                 biased;
-                () = must_be_killed, if !killed => {
-                    (lost, killed) = (true, true);
-                    process.signal(Number::KILL);
-                }
-                () = held.ends_within(grace), if !lost => {
-                    lost = true;
-                    process.signal(Number::TERM);
-                    // The command must end now, even if a renewal succeeds later.
-                    kill.as_mut().reset(Instant::now() + grace);
-                }
-                status = process.wait() => break status?,
+                () = held.ends_within(grace) => break None,
+                status = process.wait() => break Some(status?),
                 signal = interrupts.next() => {
                     process.signal(if interrupted { Number::KILL } else { signal.number() });
                     interrupted = true;
                 }
+            }
+        };
+        let mut lost = ended.is_none();
+        let status = match ended {
+            Some(status) => status,
+            None => {
+                // The command must end now, even if a renewal succeeds later.
+                process.signal(Number::TERM);
+                tokio::select! {
+                    biased;
+                    _ = process.wait() => {}
+                    _ = held.lost() => process.signal(Number::KILL),
+                    () = tokio::time::sleep(grace) => process.signal(Number::KILL),
+                    _ = interrupts.next() => process.signal(Number::KILL),
+                }
+                process.wait().await?
             }
         };
         // Processes that the command has started act under its lease. The rest is killed with `process`.

@@ -78,7 +78,7 @@ impl Broker {
             target: url.to_owned(),
             process: Process::Given,
         };
-        relay.client()?.ready(Duration::from_secs(10)).await?;
+        relay.client()?.relays().await?;
         Ok(relay)
     }
 

@@ -12,7 +12,7 @@ use super::{
     credential::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
-    base::{backoff::Backoff, causes::causes, clock::Clock},
+    base::{causes::causes, clock::Clock},
     client::session::{ReconnectConfig, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId, SubscribeOptions},
@@ -116,46 +116,6 @@ impl Client {
     )]
     pub fn watch_flag(&self, flag: FlagName, listener_id: ListenerId) -> FlagWatcher {
         FlagWatcher::new(self, &flag, &listener_id)
-    }
-
-    /// Waits until the relay answers, at most for `within`; zero is one attempt. Does not check the
-    /// relay's store, because wake-ups need none.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] with the last failure if it does not answer.
-    pub async fn ready(&self, within: Duration) -> Result<()> {
-        let deadline = self.inner.clock.now() + within;
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
-        let mut rng = fastrand::Rng::new();
-        loop {
-            let left = if within.is_zero() {
-                Duration::MAX
-            } else {
-                deadline.since(self.inner.clock.now())
-            };
-            let error = match tokio::time::timeout(left, self.ping()).await {
-                Ok(Ok(())) => return Ok(()),
-                // It answers, if not this call.
-                Ok(Err(error)) if error.kind() == ErrorKind::Exhausted => return Ok(()),
-                Ok(Err(error)) => error,
-                Err(_) => return Err(unreachable(self.url(), "no answer in time")),
-            };
-            let left = deadline.since(self.inner.clock.now());
-            if left.is_zero() || !error.is_retryable() {
-                return Err(error);
-            }
-            tokio::time::sleep(backoff.next(&mut rng).min(left)).await;
-        }
-    }
-
-    /// Lists one queue: the cheapest call that every relay answers without its store.
-    async fn ping(&self) -> Result<()> {
-        let request = proto::ListQueuesRequest {
-            page_size: 1,
-            ..Default::default()
-        };
-        let call = async |channel, request| AdminClient::new(channel).list_queues(request).await;
-        self.read(request, call).await.map(|_| ())
     }
 
     pub(super) fn clock(&self) -> Clock {

@@ -384,16 +384,3 @@ async fn a_client_stays_with_its_relay() {
     assert_eq!(sent.await.expect("counted").listeners, 20);
     assert_eq!(client.url(), used);
 }
-
-/// The relay's machine takes the connection, and nothing answers on it.
-#[tokio::test]
-async fn the_wait_for_an_answer_keeps_its_time() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", silent.local_addr().expect("bound"));
-    let client = Client::new(&url).expect("a URL");
-    let began = Instant::now();
-    let error = client.ready(Duration::from_millis(100)).await;
-    assert_eq!(error.expect_err("no answer").kind(), ErrorKind::Unavailable);
-    // A request has 5 s.
-    assert!(began.elapsed() < Duration::from_secs(4));
-}

@@ -298,9 +298,7 @@ async fn the_longest_durations_mean_never() {
         ..ClientConfig::default()
     };
     let client = Client::with_config(&relay.url(), config).expect("a client");
-    within("an answer", client.ready(longest))
-        .await
-        .expect("ready");
+    within("an answer", client.queues()).await.expect("ready");
     // Several watches, because their ages are jittered: half of them exceed the configured one.
     let mut streams = Vec::new();
     for _ in 0..8 {

@@ -112,6 +112,18 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     get_with(address, path, "").await
 }
 
+/// Waits until the relay answers a call, at most this long; zero is one attempt.
+pub(crate) async fn ready(client: &Client, at_most: Duration) -> reveille::Result<()> {
+    let began = std::time::Instant::now();
+    loop {
+        match client.queues().await {
+            Ok(_) => return Ok(()),
+            Err(error) if !error.is_retryable() || began.elapsed() >= at_most => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
 /// As [`get`], with further lines of the header.
 async fn get_with(address: SocketAddr, path: &str, header: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");

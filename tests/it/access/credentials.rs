@@ -15,7 +15,7 @@ use crate::{
         target::Target,
     },
     binary::Binary,
-    support::{PATIENCE, queue, within},
+    support::{PATIENCE, queue, ready, within},
     tls::Authority,
 };
 
@@ -24,14 +24,14 @@ const WRONG: &str = "rvl_aaaaaaaaaa_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 /// Returns the error of a client that asks the relay for an answer.
 async fn refused(client: &Client) -> String {
-    let error = within("an answer", client.ready(Duration::ZERO)).await;
+    let error = within("an answer", ready(client, Duration::ZERO)).await;
     let error = error.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     error.to_string()
 }
 
 async fn admitted(client: &Client) {
-    let ready = within("an answer", client.ready(PATIENCE)).await;
+    let ready = within("an answer", ready(client, PATIENCE)).await;
     ready.expect("admitted");
 }
 
@@ -190,7 +190,7 @@ async fn a_certificate_that_has_ended_has_no_rights_on_its_connection() {
     let client = Client::with_config(&relay.relay.url(), config).expect("a client");
     admitted(&client).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let error = within("an answer", client.ready(Duration::ZERO)).await;
+    let error = within("an answer", ready(&client, Duration::ZERO)).await;
     let error = error.expect_err("refused").to_string();
     // By the relay on the old connection, or in the handshake of the next one.
     assert!(error.to_lowercase().contains("expired"), "{error}");
@@ -204,7 +204,7 @@ async fn an_address_with_failures_is_slowed_and_its_known_neighbours_are_not() {
     let mut errors = Vec::new();
     for number in 0..15 {
         let guess = relay.client(Credential::text(&format!("rvl_guess{number}")));
-        let error = within("an answer", guess.ready(Duration::ZERO)).await;
+        let error = within("an answer", ready(&guess, Duration::ZERO)).await;
         errors.push(error.expect_err("refused"));
     }
     let slowed = errors.iter().map(ToString::to_string);

@@ -6,7 +6,7 @@ use reveille::{ConnectionState, Credential, ErrorKind, Notification, WakeStream}
 
 use super::GuardedRelay;
 use crate::{
-    support::{listening, queue, within, woken},
+    support::{listening, queue, ready, within, woken},
     tls::{ReframingProxy, SILENCE, are_served},
 };
 
@@ -59,7 +59,7 @@ async fn each_caller_of_a_shared_connection_has_its_own_rights() {
     let error = within("an answer", denied).await.expect_err("denied");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let stranger = client("rvl_guess");
-    let error = within("an answer", stranger.ready(Duration::ZERO)).await;
+    let error = within("an answer", ready(&stranger, Duration::ZERO)).await;
     let error = error.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::{GuardedRelay, RULES, token};
 use crate::{
     binary::{Binary, reveille, stderr},
-    support::{PATIENCE, figure_as, until, within},
+    support::{PATIENCE, figure_as, ready, until, within},
     tls::Authority,
 };
 
@@ -31,8 +31,8 @@ async fn a_bad_file_is_refused_and_the_former_rules_stay() {
             error.contains("auth.toml") && error.contains(rule),
             "{error}"
         );
-        let ready = within("an answer", owner.ready(PATIENCE)).await;
-        ready.expect("the former rules stay");
+        let answered = within("an answer", ready(&owner, PATIENCE)).await;
+        answered.expect("the former rules stay");
     }
     let home = relay.home.path();
     let config = NodeConfig {
@@ -122,15 +122,15 @@ async fn a_broken_file_keeps_no_revoked_token_valid() {
     for broken in ["jwks.json", "auth.toml"] {
         let token = relay.token("other").await;
         let client = relay.client(Credential::text(token.reveal()));
-        let ready = within("an answer", client.ready(PATIENCE)).await;
-        ready.expect("it is valid");
+        let answered = within("an answer", ready(&client, PATIENCE)).await;
+        answered.expect("it is valid");
         let former = std::fs::read(relay.path(broken)).expect("a file");
         std::fs::write(relay.path(broken), "{broken").expect("written");
         relay.tokens().revoke(token.id()).expect("revoked");
         let node = relay.relay.node().expect("it runs");
         let error = node.reload_access().await.expect_err(broken).to_string();
         assert!(error.contains(broken), "{error}");
-        let refused = within("an answer", client.ready(Duration::ZERO)).await;
+        let refused = within("an answer", ready(&client, Duration::ZERO)).await;
         let refused = refused.expect_err("it was revoked");
         assert_eq!(refused.kind(), ErrorKind::Denied, "{broken}: {refused}");
         // It is stated wherever an operator looks.

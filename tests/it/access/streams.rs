@@ -12,7 +12,7 @@ use super::{GuardedRelay, RULES, token};
 use crate::{
     python::{python, run, stubs},
     sources::root,
-    support::{listening, queue, told, within, woken},
+    support::{listening, queue, ready, told, within, woken},
 };
 
 /// Longer than a stream may outlive its credential.
@@ -93,7 +93,7 @@ async fn an_expired_token_ends_its_stream() {
     tokio::time::timeout(Duration::from_secs(12), ended)
         .await
         .expect("soon after its end");
-    let error = within("an answer", client.ready(Duration::ZERO)).await;
+    let error = within("an answer", ready(&client, Duration::ZERO)).await;
     let error = error.expect_err("expired").to_string();
     assert!(error.contains("the token expired"), "{error}");
 }

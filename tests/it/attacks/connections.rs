@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{frames::RawPeer, harness::Trial, target::Scheme};
+use crate::support::ready;
 
 /// Time for which silent peers are held.
 const HELD: Duration = Duration::from_millis(500);
@@ -23,8 +24,8 @@ async fn silent_connections_do_not_block_a_regular_one() {
         }
         // Within a few round trips, before the deadline of the silent ones.
         let client = target.client();
-        let ready = client.ready(Duration::from_secs(2)).await;
-        ready.expect("a regular client is served at once");
+        let answered = ready(&client, Duration::from_secs(2)).await;
+        answered.expect("a regular client is served at once");
         tokio::time::sleep(HELD).await;
         drop(silent);
     };

@@ -5,13 +5,13 @@ use reveille::{Client, ErrorKind, Node, NodeConfig, testing::TestRelay};
 use super::{Authority, Files, SecureRelay, client};
 use crate::{
     binary::{Binary, stderr},
-    support::{figure, until, within},
+    support::{figure, ready, until, within},
 };
 
 /// Returns the error of a client that asks the relay for an answer.
 async fn refused(client: &Client) -> String {
     let patience = std::time::Duration::ZERO;
-    let error = within("an answer", client.ready(patience)).await;
+    let error = within("an answer", ready(client, patience)).await;
     let error = error.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     error.to_string()
@@ -62,7 +62,7 @@ async fn a_client_without_the_right_certificate_is_refused() {
     );
     let known = clients.write(relay.home(), "known", clients.issue(&["worker"]));
     let client = relay.client(Some(&known));
-    let ready = within("an answer", client.ready(crate::support::PATIENCE)).await;
+    let ready = within("an answer", ready(&client, crate::support::PATIENCE)).await;
     ready.expect("admitted");
     let admin = relay.relay.node().expect("it runs").admin_address();
     let failed = figure(

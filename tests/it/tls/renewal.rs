@@ -7,7 +7,7 @@ use reveille::{Notification, WakeStream};
 use super::{Authority, SecureRelay};
 use crate::{
     binary::Binary,
-    support::{PATIENCE, figure, listening, queue, until, within, woken},
+    support::{PATIENCE, figure, listening, queue, ready, until, within, woken},
 };
 
 /// Checks that a notification reaches the stream.
@@ -56,7 +56,7 @@ async fn are_renewed(between: Duration) {
     std::fs::write(&relay.files.key, &key).expect("written");
     tokio::time::sleep(between).await;
     let again = relay.client(Some(&worker));
-    within("an answer", again.ready(PATIENCE))
+    within("an answer", ready(&again, PATIENCE))
         .await
         .expect("admitted");
     // Then all is renewed: the certificate, and the authority of the clients.
@@ -68,12 +68,12 @@ async fn are_renewed(between: Duration) {
     let url = relay.relay.url();
     until("new connections use the renewed files", async || {
         let new = super::client(&url, files.client(Some(&other)));
-        new.ready(Duration::ZERO).await.is_ok()
+        ready(&new, Duration::ZERO).await.is_ok()
     })
     .await;
     // A client of the former authority is refused, and the open stream goes on.
     let former = super::client(&url, files.client(Some(&worker)));
-    assert!(former.ready(Duration::ZERO).await.is_err());
+    assert!(ready(&former, Duration::ZERO).await.is_err());
     is_woken(&publisher, &mut wakes).await;
     let welcome = wakes.welcome().expect("a stream");
     assert_eq!(*welcome.subscription_id, *subscription, "the same stream");
@@ -87,16 +87,16 @@ async fn a_client_uses_its_renewed_certificate_for_the_next_connection() {
     let foreign = Authority::new("foreign");
     let worker = foreign.write(relay.home(), "worker", foreign.issue(&["worker"]));
     let client = relay.client(Some(&worker));
-    assert!(client.ready(Duration::ZERO).await.is_err());
+    assert!(ready(&client, Duration::ZERO).await.is_err());
     clients.write(relay.home(), "worker", clients.issue(&["worker"]));
-    within("an answer", client.ready(PATIENCE))
+    within("an answer", ready(&client, PATIENCE))
         .await
         .expect("admitted");
     // The same for the authority that it trusts: the relay returns with a certificate of another.
     let renewed = Authority::new("renewed");
     renewed.write(relay.home(), "relay", renewed.server());
     relay.relay.restart().await.expect("restarted");
-    within("an answer", client.ready(PATIENCE))
+    within("an answer", ready(&client, PATIENCE))
         .await
         .expect("trusted");
 }
