@@ -40,7 +40,7 @@ pub(crate) use self::watch::WatchStream;
 pub(crate) use self::{
     background::start,
     registry::{WatcherView, WatchersQuery},
-    watch::{LocalWatch, WatchGuard},
+    watch::WatchGuard,
 };
 use self::{
     blobs::FlagBlobs,
@@ -186,7 +186,7 @@ impl Flags {
         Ok(self.watch(name, listener, acks, wall))
     }
 
-    /// Registers a watcher of this process, to which no limit applies. With `acks` the watcher
+    /// Registers a watcher, to which no limit applies. With `acks` the watcher
     /// receives acknowledgements and is not counted.
     pub(crate) fn watch(
         &self,
@@ -258,7 +258,7 @@ impl Flags {
         // It keeps the flag known until the acknowledgement is counted.
         let watch = self.watch_within_limit(name, listener.clone(), true, wall)?;
         watch.sync(wall).await?;
-        watch.ack(generation)
+        self.ack(name, generation, listener).map(drop)
     }
 
     /// Waits until observers may have to receive new counts of acknowledgements.

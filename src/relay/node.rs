@@ -24,7 +24,7 @@ use crate::relay::nats::ClusterDriver;
 use crate::{
     base::{clock::wall, task::Scope},
     console::{Console, ConsolePort, StatusSource},
-    coordination::flag::{self, Flags, FlagsConfig, LocalWatch, WallClock},
+    coordination::flag::{self, Flags, FlagsConfig, WallClock},
     error::{Error, Result},
     relay::{
         console::{self, ConsoleMode},
@@ -35,12 +35,11 @@ use crate::{
         },
     },
     store::{self, BlobStore},
-    types::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
 };
 #[cfg(feature = "courier")]
 use crate::{
     courier::{Host, HostConfig, QueueManager, QueueManagerConfig},
-    types::{Selector, SubscribeOptions},
+    types::{ListenerId, Selector, SubscribeOptions},
 };
 
 /// The configuration of a relay node.
@@ -78,7 +77,6 @@ pub struct NodeConfig {
     /// Maximum flags set at one time; setting a further one is refused without any effect.
     pub max_flags: usize,
     /// Maximum distinct flags that clients watch at one time; a watch of a further one is refused.
-    /// Watches of this process ([`Node::watch_flag`]) count but are never refused.
     pub max_watched_flags: usize,
     /// Hosts the queues of this directory: moves their messages to other machines and takes messages
     /// over from other machines, on the gRPC port. Default: none.
@@ -357,31 +355,6 @@ impl Node {
         self.queues.as_deref().map(Host::manager)
     }
 
-    /// Sets a flag durably and notifies all of its watchers, in this process and remote.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the options break a rule;
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store failed: no watcher
-    /// was notified, but the flag may have been written.
-    pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
-        let (state, _) = self.flags.unleash(flag, options, wall()).await?;
-        Ok(state)
-    }
-
-    /// Clears a flag durably and notifies all of its watchers, in this process and remote.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Node::unleash`].
-    pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
-        let (state, _) = self.flags.leash(flag, wall()).await?;
-        Ok(state)
-    }
-
-    /// Returns a watch of a flag within this process, registered from now on.
-    pub fn watch_flag(&self, flag: &FlagName, listener_id: ListenerId) -> impl FlagWatch + use<> {
-        LocalWatch::new(&self.flags, flag, listener_id, Arc::new(wall))
-    }
-
     /// Waits until the node must end by itself; a node without a cluster never does.
     pub async fn failed(&self) -> Error {
         #[cfg(feature = "nats")]
@@ -466,34 +439,6 @@ mod tests {
     };
 
     use super::*;
-    use crate::coordination::release::Release;
-
-    #[tokio::test]
-    async fn a_flag_releases_watchers_in_this_process() {
-        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = NodeConfig {
-            listen: any_port,
-            admin_listen: None,
-            ..NodeConfig::default()
-        };
-        let node = Node::start(config).await.expect("started");
-        let flag = FlagName::new("go").expect("a name");
-        let parked = node.watch_flag(&flag, ListenerId::new("early").expect("a name"));
-        let options = UnleashOptions {
-            set_by: "test".to_owned(),
-            ..UnleashOptions::default()
-        };
-        let set = node.unleash(&flag, &options).await.expect("stored");
-        for watch in [
-            Box::new(parked),
-            Box::new(node.watch_flag(&flag, ListenerId::new("late").expect("a name"))),
-        ] {
-            let state = Release::new(*watch).wait().await.expect("released");
-            assert_eq!((state.set, state.generation), (true, set.generation));
-        }
-        assert!(!node.leash(&flag).await.expect("stored").set);
-        node.shutdown(Duration::from_secs(1)).await;
-    }
 
     async fn on_free_ports() -> Node {
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,25 +1,17 @@
-//! A watch of a flag, registered until it is dropped: for a client's stream, and for the relay's own
-//! process.
+//! A watch of a flag, registered until it is dropped, and the stream of a client that has one.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    task::{Poll, Waker},
-    time::{Duration, SystemTime},
-};
+use std::{task::Waker, time::SystemTime};
 
-use async_trait::async_trait;
-
-use super::{Flags, WallClock};
+use super::Flags;
 #[cfg(feature = "relay")]
 use crate::{
     base::clock::Tick,
     types::{Drain, StreamAction, StreamLifecycle},
 };
 use crate::{
-    base::{backoff::Backoff, text::opaque_debug},
+    base::text::opaque_debug,
     error::Result,
-    types::{FlagEvent, FlagName, FlagState, FlagWatch, ListenerId},
+    types::{FlagEvent, FlagName, ListenerId},
 };
 
 /// A watcher, registered until it is dropped. [`WatchGuard::sync`] reads the store after the
@@ -45,15 +37,6 @@ pub(crate) struct WatchStream {
     watch: WatchGuard,
     lifecycle: StreamLifecycle,
 }
-
-/// Watches a flag in this process. It is registered on creation.
-pub(crate) struct LocalWatch {
-    watch: WatchGuard,
-    wall: WallClock,
-}
-
-/// Back-off after a failed read of the store: first and longest wait.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl WatchGuard {
     /// Shows the listener no longer, because this watch's stream is about to end.
@@ -101,9 +84,7 @@ impl WatchGuard {
     }
 
     /// Counts that this watcher's listener has seen a generation.
-    ///
-    /// # Errors
-    /// `Exhausted` if too many are remembered.
+    #[cfg(test)]
     pub(crate) fn ack(&self, generation: u64) -> Result<()> {
         let counted = self.flags.ack(&self.name, generation, &self.listener);
         counted.map(drop)
@@ -163,67 +144,5 @@ impl WatchStream {
             return StreamAction::Send(FlagEvent::Heartbeat);
         }
         StreamAction::Wait(self.lifecycle.heartbeat_at().min(self.lifecycle.ends_at))
-    }
-}
-
-impl LocalWatch {
-    pub(crate) fn new(
-        flags: &Flags,
-        name: &FlagName,
-        listener: ListenerId,
-        wall: WallClock,
-    ) -> Self {
-        let watch = flags.watch(name, listener, false, wall());
-        Self { watch, wall }
-    }
-
-    /// Reads the store until a read counts. Returns only final errors.
-    async fn sync(&self) -> Result<()> {
-        let mut backoff = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
-        loop {
-            match self.watch.sync((self.wall)()).await {
-                Err(error) if error.is_retryable() => {
-                    tracing::warn!(%error, "a flag cannot be watched yet");
-                    tokio::time::sleep(backoff.next(&mut fastrand::Rng::new())).await;
-                }
-                synced => return synced,
-            }
-        }
-    }
-
-    /// Waits for the next state and skips other events.
-    async fn state(&self) -> FlagState {
-        poll_fn(|context| {
-            loop {
-                match self.watch.next_event(context.waker()) {
-                    Some(FlagEvent::State(state)) => return Poll::Ready(state),
-                    Some(_) => {}
-                    None => return Poll::Pending,
-                }
-            }
-        })
-        .await
-    }
-}
-
-#[async_trait]
-impl FlagWatch for LocalWatch {
-    async fn next(&mut self) -> Option<Result<FlagState>> {
-        tokio::select! {
-            biased;
-            state = self.state() => Some(Ok(state)),
-            // After the synchronization, only states are waited for.
-            Err(error) = self.sync() => Some(Err(error)),
-        }
-    }
-
-    async fn ack(&mut self, generation: u64) -> Result<()> {
-        self.watch.ack(generation)
-    }
-}
-
-impl fmt::Debug for LocalWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LocalWatch").field(&self.watch).finish()
     }
 }

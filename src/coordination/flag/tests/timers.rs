@@ -1,14 +1,16 @@
 //! Flags on tokio's paused clock: expiry and refresh.
 
 use std::{
+    future::poll_fn,
     sync::Arc,
+    task::Poll,
     time::{Duration, SystemTime},
 };
 
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    super::{Flags, FlagsConfig, LocalWatch, WallClock, document::blob_name, start},
+    super::{Flags, FlagsConfig, WallClock, WatchGuard, document::blob_name, start},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     unleash,
@@ -16,7 +18,7 @@ use super::{
 use crate::{
     base::task::Scope,
     store::BlobStore as _,
-    types::{FlagState, FlagWatch, UnleashOptions},
+    types::{FlagEvent, FlagState, UnleashOptions},
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -58,19 +60,54 @@ impl World {
         unleashed.expect("unleash");
     }
 
-    fn watch(&self) -> LocalWatch {
-        LocalWatch::new(
-            &self.flags,
-            &name("go"),
-            listener("w"),
-            Arc::clone(&self.wall),
-        )
+    fn watch(&self) -> Watch {
+        let guard = self
+            .flags
+            .watch(&name("go"), listener("w"), false, self.now());
+        Watch {
+            guard,
+            wall: Arc::clone(&self.wall),
+        }
     }
 }
 
-async fn next(watch: &mut LocalWatch) -> FlagState {
-    let next = timeout(HOUR, watch.next()).await.expect("in time");
-    next.expect("not closed").expect("no error")
+/// A watcher that reads the store until it answers.
+struct Watch {
+    guard: WatchGuard,
+    wall: WallClock,
+}
+
+impl Watch {
+    async fn next(&mut self) -> FlagState {
+        let syncing = async {
+            while self.guard.sync((self.wall)()).await.is_err() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            state = self.state() => state,
+            state = syncing => state,
+        }
+    }
+
+    async fn state(&self) -> FlagState {
+        poll_fn(|context| {
+            loop {
+                match self.guard.next_event(context.waker()) {
+                    Some(FlagEvent::State(state)) => return Poll::Ready(state),
+                    Some(_) => {}
+                    None => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+}
+
+async fn next(watch: &mut Watch) -> FlagState {
+    timeout(HOUR, watch.next()).await.expect("in time")
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +193,7 @@ async fn an_unleash_is_sent_at_once_even_while_the_store_cannot_be_read() {
     let began = Instant::now();
     let set = next(&mut watch).await;
     assert!(set.set && began.elapsed() < Duration::from_millis(1));
-    watch.ack(set.generation).await.expect("ack");
+    watch.guard.ack(set.generation).expect("ack");
 }
 
 #[tokio::test(start_paused = true)]
