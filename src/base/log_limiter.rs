@@ -84,12 +84,6 @@ impl<const KINDS: usize> LogLimiter<KINDS> {
         }
     }
 
-    /// Returns the number of events of a kind since its last line.
-    #[cfg(feature = "relay")]
-    pub(crate) fn suppressed(&self, kind: usize) -> u64 {
-        self.kinds[kind].map_or(0, |last| last.suppressed)
-    }
-
     /// Returns whether an event of a kind would not be logged now.
     pub(crate) fn is_limited(&self, kind: usize, now: Tick) -> bool {
         self.kinds[kind].is_some_and(|last| now.since(last.at) < self.every)

@@ -3,7 +3,7 @@
 //! A caller never waits for the disk: lines go through a bounded channel to a writer thread. Lines
 //! that find the channel full, or cannot be written, are counted as lost. Denials of one principal
 //! and action are limited to one line a second, those of unknown callers by their address; the next
-//! line, or a further one within some ten seconds, has the number of the others.
+//! line has the number of the others.
 
 use std::{
     collections::HashMap,
@@ -19,35 +19,38 @@ use std::{
 };
 
 use prost_types::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 use crate::{
-    base::{
-        clock::{Tick, wall},
-        log_limiter::LogLimiter,
-        sync::lock,
-    },
+    base::{clock::Tick, log_limiter::LogLimiter, sync::lock},
     error::{Error, ErrorKind, Result},
 };
 
 /// A decision to be recorded. No field may contain a credential.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct AuditEvent<'a> {
+    #[serde(serialize_with = "time")]
     pub(crate) at: SystemTime,
     /// Name of the principal; empty if the caller is not authenticated.
+    #[serde(serialize_with = "cut")]
     pub(crate) principal: &'a str,
     /// The kind of the credential and which it was, as [`Caller::credential`](super::Caller::credential);
     /// empty without one.
+    #[serde(serialize_with = "cut", skip_serializing_if = "str::is_empty")]
     pub(crate) credential: &'a str,
     /// The peer's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) from: Option<IpAddr>,
     /// An action's name, or `authenticate`.
+    #[serde(serialize_with = "cut")]
     pub(crate) action: &'a str,
     /// The target as rules write it.
+    #[serde(serialize_with = "cut")]
     pub(crate) target: &'a str,
     pub(crate) allowed: bool,
     /// The reason of the decision.
+    #[serde(serialize_with = "cut")]
     pub(crate) why: &'a str,
 }
 
@@ -86,16 +89,8 @@ struct FileState {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    at: String,
-    principal: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    credential: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<IpAddr>,
-    action: &'a str,
-    target: &'a str,
-    allowed: bool,
-    why: &'a str,
+    #[serde(flatten)]
+    event: &'a AuditEvent<'a>,
     /// Denials of this principal and action since their last line.
     #[serde(skip_serializing_if = "Option::is_none")]
     suppressed: Option<u64>,
@@ -152,44 +147,9 @@ impl AuditLog {
             }
         };
         let line = Line {
-            at: Timestamp::from(event.at).to_string(),
-            principal: cut(event.principal),
-            credential: cut(event.credential),
-            from: event.from,
-            action: cut(event.action),
-            target: cut(event.target),
-            allowed: event.allowed,
-            why: cut(event.why),
+            event,
             suppressed: (suppressed > 0).then_some(suppressed),
         };
-        self.write(&line);
-    }
-
-    /// Records the number of denials without a line, for each kind without one in the last second.
-    pub(crate) fn record_suppressed(&self, at: SystemTime, now: Tick) {
-        let mut kinds = lock(&self.denials);
-        let ended = kinds.extract_if(|_, limiter| !limiter.is_limited(0, now));
-        let ended: Vec<_> = ended.collect();
-        drop(kinds);
-        for ((principal, from, action), limiter) in ended {
-            let suppressed = limiter.suppressed(0);
-            if suppressed > 0 {
-                self.write(&Line {
-                    at: Timestamp::from(at).to_string(),
-                    principal: &principal,
-                    credential: "",
-                    from,
-                    action: &action,
-                    target: "",
-                    allowed: false,
-                    why: "further denials",
-                    suppressed: Some(suppressed),
-                });
-            }
-        }
-    }
-
-    fn write(&self, line: &Line<'_>) {
         // The writer does not fail: it counts.
         let _ = self.lines.clone().write_all(line.text().as_bytes());
     }
@@ -208,12 +168,10 @@ impl AuditLog {
     fn count_denial(&self, event: &AuditEvent<'_>, now: Tick) -> Option<u64> {
         // The failures of one address must not hide those of others.
         let from = event.from.filter(|_| event.principal.is_empty());
-        let mut kind = (cut(event.principal).into(), from, cut(event.action).into());
+        let mut kind = (event.principal.into(), from, event.action.into());
         let mut kinds = lock(&self.denials);
         if kinds.len() >= MOST_DENIALS && !kinds.contains_key(&kind) {
-            drop(kinds);
-            self.record_suppressed(event.at, now);
-            kinds = lock(&self.denials);
+            kinds.retain(|_, limiter| limiter.is_limited(0, now));
             if kinds.len() >= MOST_DENIALS {
                 (kind.0, kind.1) = (OTHERS.into(), None);
             }
@@ -222,12 +180,6 @@ impl AuditLog {
             .entry(kind)
             .or_insert_with(|| LogLimiter::new(DENIALS_EVERY));
         limiter.count(0, now)
-    }
-}
-
-impl Drop for AuditLog {
-    fn drop(&mut self) {
-        self.record_suppressed(wall(), Tick::NEVER);
     }
 }
 
@@ -314,7 +266,11 @@ fn end_line(file: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns at most [`LONGEST_TEXT`] bytes.
-fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(LONGEST_TEXT)]
+fn time<S: Serializer>(at: &SystemTime, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&Timestamp::from(*at))
+}
+
+/// Writes at most [`LONGEST_TEXT`] bytes.
+fn cut<S: Serializer>(text: &str, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&text[..text.floor_char_boundary(LONGEST_TEXT)])
 }

@@ -88,29 +88,7 @@ fn denials_of_very_many_principals_share_a_line() {
     }
     drop(log);
     let lines = lines(&home);
-    assert_eq!(lines.len(), 1 + 2 * 4097, "one of the others each time");
-    let suppressed = lines.iter().filter_map(|line| line["suppressed"].as_u64());
-    assert_eq!(suppressed.sum::<u64>(), 5000 - 4097);
-}
-
-#[test]
-fn the_number_of_the_others_has_a_line_after_a_flood_or_at_the_end() {
-    let home = Home::new();
-    let log = AuditLog::open(home.path("audit.log")).expect("opened");
-    let flood = |principal| (0..10).for_each(|_| log.record(&event(principal, false), START));
-    flood("billing");
-    let at = std::time::SystemTime::UNIX_EPOCH;
-    log.record_suppressed(at, START);
-    log.record_suppressed(at, START + Duration::from_secs(2));
-    log.record_suppressed(at, START + Duration::from_secs(4));
-    flood("ops");
-    drop(log);
-    let lines = lines(&home);
-    assert_eq!(lines.len(), 4, "{lines:?}");
-    for (line, principal) in [(&lines[1], "billing"), (&lines[3], "ops")] {
-        assert_eq!(line["principal"], principal);
-        assert_eq!(line["suppressed"], 9);
-    }
+    assert_eq!(lines.len(), 2 * 4097, "one of the others each time");
 }
 
 #[test]

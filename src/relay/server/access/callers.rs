@@ -57,6 +57,7 @@ pub(crate) struct Callers {
 
 /// The tokens of a reload with a line of their own in the audit log.
 const RECORDED_TOKENS: usize = 100;
+
 impl Callers {
     /// Reads the files.
     ///
@@ -103,9 +104,6 @@ impl Callers {
     /// # Errors
     /// Why files are not applied.
     pub(crate) fn reload(&self) -> Result<bool> {
-        if let Some(audit) = &self.audit {
-            audit.record_suppressed(wall(), self.now());
-        }
         let _one_at_a_time = lock(&self.reading);
         let former = self.authenticator.config();
         let (config, failures) = self.file.read_again(&former);
