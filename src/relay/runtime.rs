@@ -31,9 +31,9 @@ pub use self::local::{LocalPublisher, LocalSubscription};
 pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::peer_calls::{PeerService, PeerTransport, SilentRelays};
 #[cfg(feature = "keda")]
-use self::scaled::ScaledQueues;
+pub(crate) use self::scaled::ScaledQueue;
 #[cfg(feature = "keda")]
-pub(crate) use self::scaled::{Causes, ScaledQueue};
+use self::scaled::ScaledQueues;
 use crate::{
     base::{
         clock::{Clock, Tick, Timer},

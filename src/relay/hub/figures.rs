@@ -104,23 +104,6 @@ impl Hub {
         entries.map(|entry| entry.stats(now)).collect()
     }
 
-    /// Returns the number of a group's members on a queue.
-    #[cfg(feature = "keda")]
-    pub(crate) fn group_members(&self, queue: &QueueAddress, group: &GroupName) -> usize {
-        let nodes = self.shared.patterns.matching(queue);
-        let of_group = nodes
-            .iter()
-            .filter(|node| node.group.as_ref() == Some(group));
-        let by_pattern: usize = of_group.map(|node| node.len()).sum();
-        let named = self.entries.get(queue).map_or(0, |entry| {
-            let mut state = entry.lock();
-            let coordinator = state.coordinator.as_mut();
-            let group = coordinator.and_then(|coordinator| coordinator.group(group));
-            group.map_or(0, |group| group.members.all.named.len())
-        });
-        by_pattern + named
-    }
-
     /// Returns the first `count` subscriptions after the given one, by id.
     pub(crate) fn listeners(
         &self,

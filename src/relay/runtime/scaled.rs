@@ -27,17 +27,10 @@ pub(super) struct ScaledQueues(RwLock<HashMap<QueueAddress, Arc<ScaledQueue>>>);
 /// A queue that a scaler asks about.
 #[derive(Debug, Default)]
 pub(crate) struct ScaledQueue {
-    causes: watch::Sender<Causes>,
-    /// The causes when it was last certainly empty, and that time.
-    empty: Mutex<Option<(u64, Tick)>>,
-}
-
-/// The causes of a queue since the first question.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Causes {
-    pub(crate) count: u64,
-    /// The time of the newest one.
-    pub(crate) newest: Tick,
+    /// The time of its newest cause since the first question.
+    caused: watch::Sender<Tick>,
+    /// When it was last certainly empty.
+    emptied: Mutex<Tick>,
 }
 
 /// Queues that are remembered: 30 MB.
@@ -45,30 +38,25 @@ const MOST: usize = 100_000;
 
 impl ScaledQueue {
     /// Returns a receiver of its causes, which has seen those so far.
-    pub(crate) fn watch(&self) -> watch::Receiver<Causes> {
-        self.causes.subscribe()
+    pub(crate) fn watch(&self) -> watch::Receiver<Tick> {
+        self.caused.subscribe()
     }
 
-    pub(crate) fn causes(&self) -> Causes {
-        *self.causes.borrow()
-    }
-
-    /// Notes that it was empty at this time, after these causes.
-    pub(crate) fn set_empty(&self, causes: Causes, at: Tick) {
-        let mut empty = lock(&self.empty);
-        let newest = (causes.count, at);
-        *empty = Some(empty.map_or(newest, |known| known.max(newest)));
+    /// Notes that it was empty at this time.
+    pub(crate) fn set_empty(&self, at: Tick) {
+        let mut emptied = lock(&self.emptied);
+        *emptied = at.max(*emptied);
     }
 
     /// Notes that it has messages, which may have come without a cause.
     pub(crate) fn set_filled(&self) {
-        *lock(&self.empty) = None;
+        *lock(&self.emptied) = Tick::default();
     }
 
     /// Returns whether it was certainly empty after its newest cause, and after causes were missed.
     pub(crate) fn is_empty(&self, missed: Tick) -> bool {
-        let empty = *lock(&self.empty);
-        empty.is_some_and(|(causes, at)| causes == self.causes().count && at >= missed)
+        let emptied = *lock(&self.emptied);
+        emptied > *self.caused.borrow() && emptied >= missed
     }
 }
 
@@ -84,10 +72,7 @@ impl Relay {
             let scaled = Arc::clone(scaled);
             Box::new(move |queue| {
                 if let Some(known) = read(&scaled.0).get(queue) {
-                    known.causes.send_modify(|causes| {
-                        causes.count += 1;
-                        causes.newest = clock.now();
-                    });
+                    known.caused.send_replace(clock.now());
                 }
             })
         });
@@ -97,7 +82,7 @@ impl Relay {
         let mut queues = write(&scaled.0);
         if queues.len() >= MOST {
             // Those of streams stay.
-            queues.retain(|_, known| known.causes.receiver_count() > 0);
+            queues.retain(|_, known| known.caused.receiver_count() > 0);
         }
         if queues.len() >= MOST {
             let message = format!("queues of scalers: the limit is {MOST} of this relay");

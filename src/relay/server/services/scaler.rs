@@ -21,7 +21,7 @@ use crate::{
     error::Result,
     relay::{
         auth::{Action, Target},
-        runtime::{Causes, Relay, ScaledQueue, SilentRelays},
+        runtime::{Relay, ScaledQueue, SilentRelays},
         server::{
             access::{
                 Access,
@@ -53,7 +53,7 @@ struct ActiveStream {
     relay: Relay,
     object: ScaledObject,
     /// The causes of the queues, in their order.
-    causes: Vec<watch::Receiver<Causes>>,
+    causes: Vec<watch::Receiver<Tick>>,
     assertions: Assertions,
     /// `None` before the first look.
     looked_at: Option<Instant>,
@@ -71,42 +71,25 @@ const LOOK_WITHIN: Duration = Duration::from_secs(60);
 /// Returns what the queues of an object need. In a cluster the other relays are asked.
 async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
     let (now, missed) = (relay.now(), relay.missed_causes());
-    let known = object.queues.iter().map(|queue| {
-        let known = relay.scaled_queue(queue)?;
-        // Before the figures are read.
-        let causes = known.causes();
-        Ok((known, causes))
-    });
+    // Before the figures are read.
+    let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
     let known = known.collect::<Result<Vec<_>>>()?;
     let names = object.queues.iter().cloned().collect();
     let found = named_queues(relay, names, &mut SilentRelays::default()).await;
-    let facts = object
-        .queues
-        .iter()
-        .zip(known)
-        .map(|(queue, (known, causes))| {
-            let found = found.get(&queue.to_string());
-            QueueFacts {
-                is_served: match &object.group {
-                    Some(group) => relay.hub().group_members(queue, group) > 0,
-                    None => found.is_some_and(|found| found.listeners > 0),
-                },
-                ..facts(found, &known, causes, missed, now)
-            }
-        });
+    let facts = object.queues.iter().zip(known).map(|(queue, known)| {
+        let found = found.get(&queue.to_string());
+        QueueFacts {
+            is_served: found.is_some_and(|found| found.listeners > 0),
+            ..facts(found, &known, missed, now)
+        }
+    });
     let facts: Vec<_> = facts.collect();
     Ok(Demand::of(object, &facts))
 }
 
 /// Returns what the figures of a queue say, and remembers whether it was certainly empty after its newest
 /// cause. A relay without listeners of the queue has counted all of its messages since then.
-fn facts(
-    found: Option<&proto::Queue>,
-    known: &ScaledQueue,
-    causes: Causes,
-    missed: Tick,
-    now: Tick,
-) -> QueueFacts {
+fn facts(found: Option<&proto::Queue>, known: &ScaledQueue, missed: Tick, now: Tick) -> QueueFacts {
     let at = |age: Option<prost_types::Duration>| age.map(|age| now - span_from_wire(Some(age)));
     let reported = found.filter(|queue| !queue.in_doubt);
     let read_at = reported.and_then(|queue| at(queue.depth_age));
@@ -115,8 +98,8 @@ fn facts(
     } else if let Some(read_at) = read_at {
         // Causes before the first question are in the figures only.
         let caused_at = found.and_then(|queue| at(queue.idle_for));
-        if read_at >= caused_at.unwrap_or_default().max(causes.newest).max(missed) {
-            known.set_empty(causes, read_at);
+        if read_at >= caused_at.unwrap_or_default() {
+            known.set_empty(read_at);
         }
     }
     if known.is_empty(missed) {

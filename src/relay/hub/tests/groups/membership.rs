@@ -31,19 +31,6 @@ fn a_group_that_is_kept_keeps_its_queue() {
     assert_eq!(fleet.hub.stats().queues, 0);
 }
 
-#[cfg(feature = "keda")]
-#[test]
-fn only_the_members_of_a_group_are_counted_for_a_scaler() {
-    let mut fleet = Fleet::new(2);
-    fleet.join(&options(&["orders"]));
-    fleet.leave(0);
-    let members = |group| {
-        let group = GroupName::new(group).expect("a name");
-        fleet.hub.group_members(&queue("orders"), &group)
-    };
-    assert_eq!((members("g"), members("other")), (1, 0));
-}
-
 #[test]
 fn a_group_by_pattern_gets_a_new_queue_once() {
     let mut fleet = Fleet::empty(hub());

@@ -3,7 +3,7 @@
 use crate::{
     base::fnv::fnv1a,
     error::{Error, Result},
-    types::{GroupName, QueueAddress},
+    types::QueueAddress,
     wire::scaler::ScaledObjectRef,
 };
 
@@ -12,8 +12,6 @@ use crate::{
 pub(super) struct ScaledObject {
     /// At least one.
     pub(super) queues: Vec<QueueAddress>,
-    /// Only members of this group count as listeners.
-    pub(super) group: Option<GroupName>,
     /// Messages for a replica.
     pub(super) target: f64,
     /// A queue with more messages than these is active.
@@ -26,9 +24,8 @@ const TARGET: f64 = 10.0;
 /// Keys that KEDA reads itself and passes on.
 const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 /// All others.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 5] = [
     "queues",
-    "group",
     "targetPerReplica",
     "activation",
     "token",
@@ -51,10 +48,6 @@ impl ScaledObject {
         let of = |key| value_of(reference, key);
         Ok(Self {
             queues: queues(of("queues").ok_or_else(|| invalid("queues", "is missing"))?)?,
-            group: of("group")
-                .map(GroupName::new)
-                .transpose()
-                .map_err(|error| invalid("group", error))?,
             target: number(of("targetPerReplica"), TARGET, |target| target > 0.0)
                 .ok_or_else(|| invalid("targetPerReplica", "must be a number above 0"))?,
             activation: of("activation")
@@ -143,14 +136,11 @@ mod tests {
             ("queues", "acct/orders, acct/refunds,acct/orders"),
             ("targetPerReplica", "2.5"),
             ("activation", "3"),
-            ("group", "workers"),
             ("tokenFromEnv", "secret"),
         ])
         .expect("valid");
         assert_eq!(object.queues.len(), 2);
         assert_eq!((object.target, object.activation), (2.5, 3));
-        let group = object.group.map(|group| group.to_string());
-        assert_eq!(group.as_deref(), Some("workers"));
         let short = read(&[("queues", "acct/orders")]).expect("valid");
         assert_eq!((short.target, short.activation), (10.0, 0));
         for key in ["token", "tokenFromEnv"] {
@@ -161,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_bad_key_is_named_with_its_rule() {
-        let cases: [(&[(&str, &str)], &str); 9] = [
+        let cases: [(&[(&str, &str)], &str); 8] = [
             (&[], "queues: is missing"),
             (
                 &[("queues", "acct/a"), ("qeues", "b")],
@@ -173,7 +163,6 @@ mod tests {
             ),
             (&[("queues", "acct")], "queues: "),
             (&[("queues", "acct/a,")], "queues: "),
-            (&[("queues", "acct/a"), ("group", "a/b")], "group: "),
             (
                 &[("queues", "acct/a"), ("targetPerReplica", "0")],
                 "targetPerReplica: must be a number above 0",
