@@ -18,29 +18,29 @@ pub(super) struct ClusterArgs {
     #[arg(long, env = "REVEILLE_CLUSTER", hide_env_values = true, value_name = "URLS", value_delimiter = ',', help_heading = HEADING)]
     cluster: Vec<String>,
     /// The name of the cluster, a part of its NATS subjects [default: reveille]
-    #[arg(long, env = "REVEILLE_CLUSTER_NAME", value_name = "NAME", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_NAME", value_name = "NAME", help_heading = HEADING)]
     cluster_name: Option<String>,
     /// The login at NATS: a credentials file
-    #[arg(long, env = "REVEILLE_CLUSTER_CREDS", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_CREDS", value_name = "FILE", help_heading = HEADING)]
     cluster_creds: Option<PathBuf>,
     /// The login at NATS: a user, with --cluster-password-file
-    #[arg(long, env = "REVEILLE_CLUSTER_USER", value_name = "USER", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_USER", value_name = "USER", help_heading = HEADING)]
     cluster_user: Option<String>,
     /// The file with the password of --cluster-user
-    #[arg(long, env = "REVEILLE_CLUSTER_PASSWORD_FILE", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_PASSWORD_FILE", value_name = "FILE", help_heading = HEADING)]
     cluster_password_file: Option<PathBuf>,
     /// Trust these authorities of NATS servers, in PEM [default: the system's]
-    #[arg(long, env = "REVEILLE_CLUSTER_CA", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_CA", value_name = "FILE", help_heading = HEADING)]
     cluster_ca: Option<PathBuf>,
     /// The certificate that is shown to NATS servers, with its chain, in PEM
-    #[arg(long, env = "REVEILLE_CLUSTER_CERT", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_CERT", value_name = "FILE", help_heading = HEADING)]
     cluster_cert: Option<PathBuf>,
     /// The key of --cluster-cert, in PEM
-    #[arg(long, env = "REVEILLE_CLUSTER_KEY", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_KEY", value_name = "FILE", help_heading = HEADING)]
     cluster_key: Option<PathBuf>,
     /// When a publisher is answered: `broker`, when the broker has returned the notification, or
     /// `local`, when this relay has counted it [default: broker]
-    #[arg(long, env = "REVEILLE_CLUSTER_ACK", value_name = "WHEN", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CLUSTER_ACK", value_name = "WHEN", help_heading = HEADING)]
     cluster_ack: Option<Ack>,
 }
 

@@ -23,8 +23,7 @@ pub(super) struct CredentialArgs {
         long,
         env = "REVEILLE_TOKEN_FILE",
         value_name = "FILE",
-        help_heading = "Relay",
-        hide_short_help = true
+        help_heading = "Relay"
     )]
     token_file: Option<PathBuf>,
 }

@@ -32,6 +32,7 @@ mod drain;
 mod exit;
 mod flag;
 mod health;
+mod help;
 mod ids;
 mod lease;
 mod listen;
@@ -72,16 +73,10 @@ use self::{exit::Exit, program::until_interrupted, settings::Settings};
 
 /// Wakes queue workers the instant there is work, so that no worker polls.
 #[derive(Debug, Parser)]
-#[command(name = "reveille", version, after_help = EXAMPLE, after_long_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
     /// A TOML file of settings; flags and REVEILLE_* variables override it
-    #[arg(
-        long,
-        global = true,
-        env = "REVEILLE_CONFIG",
-        value_name = "FILE",
-        hide_short_help = true
-    )]
+    #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -116,16 +111,6 @@ enum Verb {
     Completions(completions::Args),
     Proto(proto::Args),
 }
-
-const EXAMPLE: &str = "\
-Example:
-  reveille demo
-  reveille serve
-  reveille subscribe acct/orders
-  reveille notify acct/orders
-
-`reveille VERB -h` has the options that are needed mostly, `reveille VERB --help` all of them; `reveille --help` \
-has the settings and the exit codes.";
 
 const AFTER_HELP: &str = "\
 Example:

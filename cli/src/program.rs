@@ -12,7 +12,7 @@ use reveille::{Error, ErrorKind, duration::Span};
 use super::{
     Cli,
     exit::{Exit, Usage},
-    log, output,
+    help, log, output,
     settings::{self, Settings},
     signals,
 };
@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
 fn parse() -> anyhow::Result<(Cli, Settings)> {
     let typed: Vec<_> = std::env::args_os().collect();
     let parse = |command| without_empty_variables(command).try_get_matches_from(&typed);
-    let command = Cli::command();
+    let command = help::paged(Cli::command());
     let matches = parse(command.clone())?;
     let Some(path) = matches.get_one::<PathBuf>("config") else {
         return Ok((Cli::from_arg_matches(&matches)?, Settings::default()));

@@ -35,11 +35,11 @@ pub(super) struct ServiceArgs {
     #[arg(long, env = "REVEILLE_GRACE", value_name = "D", default_value = "10s")]
     pub(super) grace: Span,
     /// Maximum number of connections; further ones wait [default: 100000 on loopback, else 10000]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = LIMITS, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N", value_parser = values::positive::<usize>, help_heading = LIMITS)]
     max_connections: Option<usize>,
     /// Maximum number of connections of one address; further ones are closed; 0 is no limit
     /// [default: no limit on loopback, else 256]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", help_heading = LIMITS, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", help_heading = LIMITS)]
     max_connections_per_address: Option<usize>,
     /// Maximum resident memory, such as 512MiB; near it, new streams and queues are refused; 0 is no limit
     /// [default: three quarters of the machine's or the container's]
@@ -76,7 +76,7 @@ pub(super) struct ServiceArgs {
     )]
     audit_log: Option<PathBuf>,
     /// Serve other machines in plain text, without TLS
-    #[arg(long, env = "REVEILLE_INSECURE", hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_INSECURE")]
     pub(super) insecure: bool,
     /// The format of the log
     #[arg(

@@ -250,12 +250,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Cli;
+    use crate::{Cli, help};
     use clap::CommandFactory as _;
 
     /// Parses a command line with this file.
     fn parse(text: &str, typed: &[&str]) -> Result<(clap::ArgMatches, Settings), String> {
-        let (command, settings) = read(text, Cli::command())?;
+        let (command, settings) = read(text, help::paged(Cli::command()))?;
         let typed = [&["reveille"], typed].concat();
         command
             .try_get_matches_from(typed)

@@ -65,7 +65,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<SocketAddr>,
     /// Serve other machines there in plain text
-    #[arg(long, env = "REVEILLE_INSECURE", hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
     /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
     /// are always allowed

@@ -28,7 +28,7 @@ pub(super) struct RelayArgs {
     pub(super) credential: CredentialArgs,
     /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
     /// machines
-    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
     pub(super) insecure: bool,
     #[command(flatten)]
     pub(super) output: OutputArgs,

@@ -19,23 +19,68 @@ fn verbs(command: &Command, path: &str, into: &mut Vec<(String, String)>) {
 
 #[test]
 fn the_command_line_is_sound() {
-    Cli::command().debug_assert();
+    help::paged(Cli::command()).debug_assert();
 }
 
-/// `-h` has the settings that are needed mostly, and `--help` has all.
+/// A verb is on the first page, or below it by name. A first page has few options, and `--help-all` all.
 #[test]
-fn the_first_page_is_short() {
-    let mut command = Cli::command();
+fn first_pages_are_short() {
+    fn check(command: &Command, path: &str) {
+        let shown = |short: bool| {
+            let args = command.get_arguments().filter(|arg| {
+                let is_help = matches!(arg.get_id().as_str(), "help" | "help-all" | "version");
+                let is_hidden = arg.is_hide_set() || short && arg.is_hide_short_help_set();
+                !is_help && !is_hidden && !arg.is_positional()
+            });
+            args.count()
+        };
+        let (first, all) = (shown(true), shown(false));
+        assert!(
+            first <= help::MOST,
+            "{path}: {first} options on its first page"
+        );
+        let mut command = command.clone();
+        let (short, long) = (command.render_help(), command.render_long_help());
+        let (short, long) = (short.to_string(), long.to_string());
+        assert!(short.contains("--help-all"), "{path}:\n{short}");
+        assert!(short.contains("Example:\n  "), "{path}:\n{short}");
+        if all > first {
+            assert!(short.lines().count() < long.lines().count(), "{path}");
+        }
+        let verbs = command.get_subcommands();
+        for verb in verbs.filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+            check(verb, &format!("{path} {}", verb.get_name()));
+        }
+    }
+    let mut command = help::paged(Cli::command());
     command.build();
-    let (short, long) = (command.render_help(), command.render_long_help());
-    assert!(short.to_string().lines().count() <= 50, "{short}");
-    assert!(long.to_string().contains("Exit codes:"), "{long}");
+    check(&command, "reveille");
+    for (path, ids) in help::FIRST {
+        let found = path
+            .split(' ')
+            .try_fold(&command, |verb, name| verb.find_subcommand(name));
+        let verb = found.expect(path);
+        for id in ids.split(' ') {
+            let has_id = verb.get_arguments().any(|arg| arg.get_id().as_str() == id);
+            assert!(has_id, "{path}: no {id}");
+        }
+    }
+    let page = command.render_help().to_string();
+    assert!(page.lines().count() <= 40, "{page}");
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let name = verb.get_name();
+        let words = page.split(|c: char| !c.is_alphanumeric());
+        assert!(
+            name == "help" || words.into_iter().any(|word| word == name),
+            "no {name}"
+        );
+    }
 }
 
 #[test]
 fn every_verb_shows_an_example() {
     let mut helps = Vec::new();
-    verbs(&Cli::command(), "", &mut helps);
+    verbs(&help::paged(Cli::command()), "", &mut helps);
     assert!(helps.len() > 15);
     for (path, help) in helps {
         assert!(help.contains("Example:\n  "), "{path}:\n{help}");
@@ -78,7 +123,7 @@ fn help_is_wrapped_by_clap_alone() {
 #[test]
 fn a_duration_is_called_one() {
     let mut helps = Vec::new();
-    verbs(&Cli::command(), "", &mut helps);
+    verbs(&help::paged(Cli::command()), "", &mut helps);
     for (path, help) in helps {
         let words = help
             .split(|c: char| !c.is_alphanumeric())
@@ -158,7 +203,7 @@ fn bad_values_are_refused_with_field_and_rule() {
         ),
     ] {
         let typed = ["reveille"].iter().chain(typed);
-        let error = Cli::command()
+        let error = help::paged(Cli::command())
             .try_get_matches_from(typed.clone())
             .expect_err("refused")
             .to_string();

@@ -12,13 +12,13 @@ const HEADING: &str = "TLS";
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct ClientTlsArgs {
     /// Trust these authorities, in PEM, for https:// [default: the system's]
-    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", help_heading = HEADING)]
     ca: Option<PathBuf>,
     /// The client's certificate, in PEM, if the server asks for one
-    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING)]
     pub(super) cert: Option<PathBuf>,
     /// The key of --cert
-    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = HEADING, hide_short_help = true)]
+    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = HEADING)]
     key: Option<PathBuf>,
 }
 

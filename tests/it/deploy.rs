@@ -35,7 +35,11 @@ fn words<'t>(text: &'t str, prefix: &str, is_part: impl Fn(char) -> bool) -> BTr
 #[tokio::test]
 async fn the_manifests_name_settings_of_serve() {
     let home = tempfile::tempdir().expect("a directory");
-    let help = within("the help", reveille(&home, &["serve", "--help"]).output()).await;
+    let help = within(
+        "the help",
+        reveille(&home, &["serve", "--help-all"]).output(),
+    )
+    .await;
     let help = stdout(&help.expect("it starts"));
     let compose = read("deploy/compose.yaml");
     let command = compose
@@ -110,7 +114,7 @@ async fn the_units_of_systemd_run_verbs_with_options_that_exist() {
         let mut typed = start.split_whitespace();
         assert_eq!(typed.next(), Some("/usr/local/bin/reveille"));
         let verb = typed.next().expect("a verb");
-        let help = reveille(&home, &[verb, "--help"]).output().await;
+        let help = reveille(&home, &[verb, "--help-all"]).output().await;
         let help = help.expect("it starts");
         assert!(help.status.success());
         let help = String::from_utf8_lossy(&help.stdout).into_owned();

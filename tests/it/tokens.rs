@@ -578,11 +578,11 @@ async fn bad_requests_of_can_are_refused_with_their_rule() {
 #[tokio::test]
 async fn the_help_lists_the_verbs_and_states_when_a_relay_follows() {
     let relay = Relay::new();
-    let help = relay.printed(&["--help"]).await;
+    let help = relay.printed(&["--help-all"]).await;
     let listed = help.lines().any(|line| line.trim().starts_with("auth "));
     assert!(listed, "{help}");
     for verb in ["new", "revoke"] {
-        let help = relay.printed(&["auth", "token", verb, "--help"]).await;
+        let help = relay.printed(&["auth", "token", verb, "--help-all"]).await;
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("within 10 s by itself"), "{help}");
     }

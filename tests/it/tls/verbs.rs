@@ -39,10 +39,12 @@ const ENDLESS: [&str; 4] = ["flag watch", "listen", "courier serve", "scale"];
 fn client_verbs(verb: &str) -> BoxFuture<'_, BTreeSet<String>> {
     let collected = async move {
         let home = tempfile::tempdir().expect("a directory");
-        let arguments: Vec<_> = verb.split_whitespace().chain(["--help"]).collect();
+        let arguments: Vec<_> = verb.split_whitespace().chain(["--help-all"]).collect();
         let help = reveille(&home, &arguments).output().await;
         let help = stdout(&help.expect("it starts"));
-        let Some((_, below)) = help.split_once("\nCommands:\n") else {
+        // The verbs of the program stand in groups.
+        let list = if verb.is_empty() { "Work" } else { "Commands" };
+        let Some((_, below)) = help.split_once(&format!("\n{list}:\n")) else {
             let connects = help.contains("  --relay <URL>");
             return connects.then(|| verb.to_owned()).into_iter().collect();
         };
