@@ -83,8 +83,10 @@ pub(super) struct FlagsArgs {
 }
 
 pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
+/// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
+pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
 /// Maximum number of names in a text; JSON has all.
-const SHOWN: usize = 20;
+pub(super) const SHOWN: usize = 20;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {

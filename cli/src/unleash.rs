@@ -4,16 +4,18 @@
 use std::time::Duration;
 
 use reveille::{
-    Client, FlagEvent, FlagName, FlagState, FlagWatcher, LeashOptions, Limits, ListenerId,
-    UnleashOptions, flag::StoreFlags,
+    Client, FlagEvent, FlagName, FlagState, FlagWatcher, FlagWatcherInfo, LeashOptions, Limits,
+    ListenerId, UnleashOptions, flag::StoreFlags,
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     exit::{Exit, Failed},
-    flag::{self, FlagsArgs},
-    output, values,
+    flag::{self, FLAG_WATCH_ID, FlagsArgs, SHOWN},
+    output,
+    target::note_unanswered,
+    values,
 };
 
 /// Set a durable flag, and release all nodes that wait for it
@@ -78,6 +80,9 @@ struct Origin {
 }
 
 const COLUMNS: &str = "flag acknowledged expected watchers expires_at reason generation";
+/// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
+/// all calls before.
+const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Origin {
     fn set_by(&self) -> String {
@@ -130,18 +135,37 @@ impl Args {
             Ok(counted) => counted.map(|()| true)?,
             Err(_) => false,
         };
-        let acks = json!({ "expected": expected, "acknowledged": acknowledged });
+        let missing = match met {
+            true => None,
+            false => self.missing(&client).await,
+        };
+        let acks =
+            json!({ "expected": expected, "acknowledged": acknowledged, "missing": missing });
         let row = row(&unleashed.flag, Some(unleashed.watchers), &acks);
         target.format.row(COLUMNS, &row)?;
         if met {
             return Ok(Exit::OK);
         }
+        let missing = missing.unwrap_or_default();
         output::note(format_args!(
             "unmet: the flag is set, but {acknowledged} of {expected} listeners have acknowledged; \
-             `reveille flag get {}` lists those that watch",
-            self.flag
+             missing: {}",
+            sentence(&missing, (expected - acknowledged) as usize)
         ));
         Ok(Exit::TIMED_OUT)
+    }
+
+    /// Lists the nodes that have not acknowledged; `None` if the relay does not answer in time.
+    async fn missing(&self, client: &Client) -> Option<Vec<String>> {
+        let flags = client.flags();
+        let listing = timeout(MISSING_TIMEOUT, flags.watchers(&self.flag));
+        let watchers = listing.await.ok()?.ok()?;
+        note_unanswered(&watchers.unanswered);
+        let is_missing = |watcher: &FlagWatcherInfo| {
+            !watcher.acknowledged && !watcher.listener_id.starts_with(FLAG_WATCH_ID)
+        };
+        let missing = watchers.entries.into_iter().filter(is_missing);
+        Some(missing.map(|watcher| watcher.listener_id).collect())
     }
 }
 
@@ -180,6 +204,18 @@ async fn count(
     Err(Failed("the relay ended the watch of the flag".to_owned()).into())
 }
 
+/// Returns the missing listeners as a part of a sentence: their names, and how many others there are,
+/// which do not watch now.
+fn sentence(missing: &[String], count: usize) -> String {
+    let mut parts = missing[..missing.len().min(SHOWN)].to_vec();
+    match count.max(missing.len()) - parts.len() {
+        0 => {}
+        others if missing.len() > SHOWN => parts.push(format!("and {others} more")),
+        others => parts.push(format!("{others} that do not watch now")),
+    }
+    parts.join(", ")
+}
+
 impl LeashArgs {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let options = LeashOptions {
@@ -199,7 +235,7 @@ impl LeashArgs {
 fn row(state: &FlagState, watchers: Option<u32>, acks: &Value) -> Value {
     let mut row = flag::row(state);
     row["watchers"] = json!(watchers);
-    for field in ["expected", "acknowledged"] {
+    for field in ["expected", "acknowledged", "missing"] {
         row[field] = acks[field].clone();
     }
     row

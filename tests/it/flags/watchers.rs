@@ -49,7 +49,7 @@ async fn a_parked_fleet_is_shown_by_name_and_waiting_time() {
 }
 
 #[tokio::test]
-async fn an_unmet_barrier_counts_the_acknowledgements() {
+async fn an_unmet_barrier_counts_the_missing_listeners() {
     let relay = Binary::serve().await;
     let mut fleet = ["node-1", "node-2", "node-3"].map(|node| park(&relay, "go", node));
     parked(&relay, 3).await;
@@ -73,8 +73,10 @@ async fn an_unmet_barrier_counts_the_acknowledgements() {
         (&told["acknowledged"], &told["expected"]),
         (&2.into(), &4.into())
     );
+    let missing = told["missing"].as_array().expect("names");
+    assert_eq!(missing.len(), 0, "{told}: it does not watch any more");
     assert!(
-        complaint.contains("2 of 4 listeners have acknowledged"),
+        complaint.contains("missing: 2 that do not watch now"),
         "{complaint}"
     );
 }
