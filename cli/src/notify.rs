@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{Limits, Notification, QueueAddress, duration};
+use reveille::{Error, ErrorKind, Limits, Notification, QueueAddress, duration};
 use serde_json::json;
 
 use super::{
@@ -52,7 +52,18 @@ impl Args {
             ..Notification::new(queue.clone())
         };
         let notifications = self.queues.iter().map(notification).collect();
-        let notifying = publisher.notify_each(notifications);
+        let notifying = async {
+            let results = publisher.notify_each(notifications).await?;
+            // All are late: the relay's absence is the cause.
+            let is_late = |error: &Error| error.kind() == ErrorKind::Timeout;
+            let mut late = results
+                .iter()
+                .map(|one| one.as_ref().err().filter(|one| is_late(one)));
+            match late.next() {
+                Some(Some(first)) if late.all(|one| one.is_some()) => Err(first.clone()),
+                _ => Ok(results),
+            }
+        };
         let results = target.acknowledged(&publisher, notifying).await?;
         let (mut rows, mut without, mut failure) = (Vec::new(), BTreeSet::new(), None);
         for (queue, result) in self.queues.iter().zip(results) {

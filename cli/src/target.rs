@@ -92,6 +92,9 @@ pub(super) struct Causes(BTreeSet<String>);
 impl Causes {
     /// Prints why the relay does not serve the verb, unless that is known.
     pub(super) fn note(&mut self, cause: &str) {
+        if self.0.len() == MOST_CAUSES {
+            self.0.clear();
+        }
         if self.0.insert(cause.to_owned()) {
             output::note(format_args!("{}; still trying", explained(cause)));
         }
@@ -99,6 +102,7 @@ impl Causes {
 }
 
 const HEADING: &str = "Relay";
+const MOST_CAUSES: usize = 8;
 /// The name of a verb's publisher.
 pub(super) const PUBLISHER: &str = "reveille-cli";
 const RELAY: &str = "http://127.0.0.1:7600";
@@ -176,11 +180,12 @@ impl Target {
         Client::with_config(&self.relay, config)
     }
 
-    /// Returns a publisher. The wait for its acknowledgements has the time-out.
+    /// Returns a publisher. Its results come a little before the time-out: some may be late, and others not.
     pub(super) fn publisher(&self, name: &str) -> reveille::Result<Publisher> {
+        let before = |timeout: Duration| timeout - (timeout / 10).min(Duration::from_millis(200));
         let options = PublisherOptions {
             name: name.to_owned(),
-            deadline: Duration::MAX,
+            deadline: self.timeout.map_or(Duration::MAX, before),
             ..PublisherOptions::default()
         };
         Ok(self.client()?.publisher_with(options))

@@ -1,6 +1,7 @@
 //! `top`: what is wrong at a relay, its figures and its fullest queues; again and again, or once.
 
 use std::{
+    collections::BTreeSet,
     io::{self, IsTerminal as _},
     time::{Duration, SystemTime},
 };
@@ -50,8 +51,11 @@ struct Rates {
     wake: LatencyBuckets,
 }
 
-/// The queues of a view.
-const QUEUES: u32 = 20;
+/// The queues and findings of a view: a terminal has 24 lines.
+const QUEUES: u32 = 8;
+const FINDINGS: usize = 4;
+/// The relay computes the figures for each reading.
+const LEAST_INTERVAL: Duration = Duration::from_millis(250);
 const QUEUE_COLUMNS: &str = "queue backlog in_doubt listeners busy idle_for_ms notifications";
 const COLUMNS: &str =
     "notified woken asleep awake polling tasks wake_p50 wake_p99 polls_saved saved";
@@ -74,7 +78,7 @@ impl Args {
         };
         let mut before = target.within(client.stats()).await?;
         loop {
-            sleep(self.interval).await;
+            sleep(self.interval.max(LEAST_INTERVAL)).await;
             let reading = async { Ok((client.stats().await?, client.queues_where(&query).await?)) };
             let (stats, listed) = match target.within(reading).await {
                 Ok(read) => read,
@@ -102,9 +106,15 @@ impl Args {
 
 impl Rates {
     fn between(before: &Stats, now: &Stats) -> Self {
-        let epoch = |stats: &Stats| stats.relays.first().map(|relay| relay.epoch.clone());
-        if epoch(before) != epoch(now) {
-            // After a restart the counts begin again.
+        let epochs = |stats: &Stats| -> BTreeSet<String> {
+            stats
+                .relays
+                .iter()
+                .map(|relay| relay.epoch.clone())
+                .collect()
+        };
+        if epochs(before) != epochs(now) {
+            // The counts of a relay that has started, or that answers again, are no difference.
             return Self::default();
         }
         let at = |stats: &Stats| stats.at.and_then(|at| SystemTime::try_from(at).ok());
@@ -149,7 +159,10 @@ fn text(stats: &Stats, rates: &Rates, queues: &[Value]) -> String {
             let all = count(levels.subscriptions, "listener");
             format!("nothing is wrong: {} of {all} asleep\n", levels.asleep)
         }
-        false => finding_lines(&stats.findings),
+        false => {
+            let shown = stats.findings.len().min(FINDINGS);
+            finding_lines(&stats.findings[..shown])
+        }
     };
     let latency = |percent| rates.wake.percentile(percent).map(Span);
     let row = json!({

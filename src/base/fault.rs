@@ -174,6 +174,8 @@ pub(crate) enum Fault {
     LinkServedInPart,
     /// C11: work that members do not finish is not passed on.
     LinkServedDropped,
+    /// C12: a check by a listener of another relay does not restart the sentinel's interval.
+    LinkCheckIgnored,
     /// C8: a publisher is answered when the frame is published.
     LinkAnswerUnconfirmed,
     /// C15: a relay leaves before its last causes are confirmed.

@@ -13,10 +13,10 @@
 //!
 //! Locks, each taken only in this order, none held across a wake: a subscription's introduction, a
 //! queue entry, then a leaf: an inbox, the timers, the index of patterns, or a node's list, under which
-//! an inbox is taken, or its waiting queues. A shard of the map is held while its ordered index is written. A notification
+//! an inbox is taken, or its waiting queues. A pattern's check is taken under the index, and takes the
+//! timers and the node's list. A shard of the map is held while its ordered index is written. A notification
 //! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. The entry of a
-//! queue that an operator watches is held while the log of decisions or the list of subscriptions is
-//! taken.
+//! queue that an operator watches, and an inbox, are held while the log of decisions is taken.
 
 mod cluster;
 mod config;

@@ -36,6 +36,8 @@ pub(crate) struct FrameEntry {
     pub(crate) last_event: LastEvent,
     /// Groups whose idle members at the sender took all of the causes.
     pub(crate) served_groups: Vec<GroupName>,
+    /// A listener of the sender has checked the queue for the sentinel.
+    pub(crate) checked: bool,
 }
 
 /// A timed wake-up that a relay hands over to another one before it ends.

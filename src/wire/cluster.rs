@@ -154,6 +154,7 @@ fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
             traceparent: entry.traceparent.into(),
         },
         served_groups: groups.collect::<Result<_>>()?,
+        checked: entry.checked,
     })
 }
 
@@ -193,6 +194,7 @@ fn write_entry(entry: &FrameEntry) -> link::FrameEntry {
             .iter()
             .map(ToString::to_string)
             .collect(),
+        checked: entry.checked,
     }
 }
 

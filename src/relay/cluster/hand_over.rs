@@ -2,7 +2,7 @@
 //!
 //! The driver sends each request and states its result. A message may be lost, so a request without
 //! a reply is repeated, at another life where there is one: a timer that two lives have taken is one
-//! wake-up too many. A life that refuses a request gets no further one.
+//! wake-up too many. A request that all lives refuse is lost, and the next one is offered.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -22,6 +22,8 @@ pub(crate) struct TimerHandOver {
     lives: VecDeque<LifeId>,
     /// The timers of the request that no life has taken yet, and when their delays were read.
     request: Option<(Tick, Vec<HandedTimer>)>,
+    /// How often it was refused.
+    refusals: usize,
     /// Without a reply until then, the rest is lost.
     reply_until: Tick,
     ends_at: Tick,
@@ -62,6 +64,7 @@ impl TimerHandOver {
             pending: hub.pending_timers(),
             lives,
             request: None,
+            refusals: 0,
             reply_until: now + REPLY_WITHIN,
             ends_at: now + ALL_WITHIN,
             handed: HandedOver::default(),
@@ -74,7 +77,9 @@ impl TimerHandOver {
         loop {
             let (read_at, timers) = self.request.take().or_else(|| self.next_timers(now))?;
             let in_time = now < self.reply_until.min(self.ends_at);
-            let Some(life) = self.lives.front().filter(|_| in_time) else {
+            let is_open = in_time && self.refusals < self.lives.len();
+            let Some(life) = self.lives.front().filter(|_| is_open) else {
+                self.refusals = 0;
                 self.handed.lost += timers.len() as u64;
                 continue;
             };
@@ -96,8 +101,10 @@ impl TimerHandOver {
         }
         self.reply_until = now + REPLY_WITHIN;
         if reply == TimersReply::Refused {
-            self.lives.pop_front();
+            self.refusals += 1;
+            self.lives.rotate_left(1);
         } else if let Some((_, timers)) = self.request.take() {
+            self.refusals = 0;
             self.handed.taken += timers.len() as u64;
         }
     }
@@ -202,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn the_timers_that_all_lives_refuse_are_lost() {
+    fn a_request_that_all_lives_refuse_is_lost_and_the_next_one_is_offered() {
         let (asked, handed) = run(&[1, 2], |_, number| match number {
-            0 => Reply::Taken,
-            _ => Reply::Refused,
+            1 | 2 => Reply::Refused,
+            _ => Reply::Taken,
         });
-        assert_eq!(asked.len(), 3);
-        assert!(handed.lost > 0 && handed.taken > 0, "{handed:?}");
+        assert!(asked.len() > 3, "{asked:?}");
+        assert!(handed.lost > 0 && handed.taken > handed.lost, "{handed:?}");
         assert_eq!(handed.lost + handed.taken, 2_000);
     }
 

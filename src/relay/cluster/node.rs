@@ -237,7 +237,7 @@ impl ClusterNode {
         }
         let mut entries = 0;
         while draft.has_room()
-            && let Some(increment) = self.hub.next_increment()
+            && let Some(increment) = self.hub.next_increment(now)
         {
             draft.push_entry(increment);
             entries += 1;

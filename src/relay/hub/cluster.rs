@@ -1,5 +1,5 @@
 //! Causes that other relays of a cluster have counted (C3), resyncs (C6), and what relays tell each other
-//! of their groups (C10, C11).
+//! of their groups and checks (C10 to C12).
 //!
 //! A frame's entry is counted like a notification of this relay: it makes an entry, and patterns are
 //! told of it. A resync counts one cause without sums: subscribers get a CATCH_UP, also a subscriber
@@ -9,7 +9,7 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     coordinator::Coordinator,
@@ -17,7 +17,7 @@ use super::{
     counters::Counters,
     fanout::UpdateBatch,
     mailbox::WakeBatch,
-    queue::QueueState,
+    queue::{QueueEntry, QueueState},
     sync::{Ordering, lock},
 };
 use crate::{
@@ -33,6 +33,11 @@ impl Hub {
     /// them also where members of that relay serve them.
     pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], in_full: bool, now: Tick) {
         let mut batch = UpdateBatch::default();
+        for checked in entries.iter().filter(|entry| entry.checked) {
+            if let Some(entry) = self.entries.get(&checked.queue) {
+                entry.lock().checked_by_peer(now);
+            }
+        }
         let causes = entries.iter().filter(|entry| entry.causes > 0);
         let mut room = None;
         for increment in causes.clone() {
@@ -126,6 +131,11 @@ impl QueueState {
     }
 }
 
+/// A check that waited longer than this for a frame is not announced.
+const CHECK_VALID_FOR: Duration = Duration::from_secs(1);
+/// Checks are announced at most once in this fraction of the sentinel's interval.
+const CHECKS_PER_INTERVAL: u32 = 4;
+
 impl Coordinator {
     /// C7: each group, with or without members, must check the queue.
     pub(super) fn request_checks(&mut self, now: Tick) {
@@ -167,5 +177,51 @@ impl QueueState {
             self.active_at = now;
         }
         passed_on
+    }
+
+    /// C12: a listener has reported a check, and the others are told of it.
+    pub(super) fn note_check(&mut self, interval: Duration, now: Tick) {
+        if !interval.is_zero() {
+            let announced = self.announced();
+            if now >= announced.checked_from {
+                announced.checked = Some(now);
+            }
+        }
+    }
+
+    /// Returns whether the others are told of a check, which they are then.
+    pub(super) fn take_check_to_announce(&mut self, interval: Duration, now: Tick) -> bool {
+        let announced = self.announced();
+        let checked = announced.checked.take();
+        let fresh = checked.is_some_and(|at| now.since(at) <= CHECK_VALID_FOR);
+        if fresh {
+            announced.checked_from = now + interval / CHECKS_PER_INTERVAL;
+        }
+        fresh
+    }
+
+    /// A listener of another relay has checked the queue: the sentinel's interval restarts.
+    pub(super) fn checked_by_peer(&mut self, now: Tick) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.checked_by_peer(now);
+        }
+    }
+}
+
+impl Hub {
+    /// Appends the queue to the list of increments where a check is to be announced.
+    pub(super) fn list_check(&self, entry: &Arc<QueueEntry>) {
+        let Some(increments) = &self.increments else {
+            return;
+        };
+        let mut state = entry.lock();
+        let listed = !state.is_dead && state.has_check_to_announce() && state.set_listed();
+        if listed {
+            increments.append(entry);
+        }
+        drop(state);
+        if listed {
+            increments.waker.wake();
+        }
     }
 }

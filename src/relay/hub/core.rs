@@ -126,6 +126,8 @@ const QUEUES_PER_STEP: usize = 512;
 pub(super) struct Detaching {
     pub(super) subscription: Arc<Subscription>,
     pub(super) cursors: DetachedCursors,
+    /// The queues that it had something to send of.
+    pub(super) due: VecDeque<Arc<QueueEntry>>,
     pub(super) reports: bool,
     pub(super) closed_at: Tick,
 }

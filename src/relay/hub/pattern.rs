@@ -1,7 +1,7 @@
 //! The patterns that have subscriptions: a node for each distinct pattern and group.
 //!
-//! A queue keeps the nodes that match it, and looks them up again when a node was made or removed
-//! (`version`). So a subscription of a known pattern costs one entry in one list, whatever the number of
+//! A queue keeps the nodes that match it, and looks them up again when a node got its first subscription
+//! or lost its last (`version`). So a subscription of a known pattern costs one entry in one list, whatever the number of
 //! queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
 //! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
 //! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
@@ -15,9 +15,10 @@
 //!   more, and a member is in the list before it visits the waiting queues, so one of them finds the other.
 //! * `is_introduced`: a member has visited the queues that were known before the node, up to a limit. Those
 //!   who join before that visit them as well. The search for idle queues visits the others.
-//! * Without subscribers no queue finds it. It is kept for its check, for a while (`checks`).
+//! * Without subscribers it is hidden: no queue finds it. It is kept for its check, for a while (`checks`).
 //!
-//! Locks: the index and a node's lists are taken also under an entry's lock, and inboxes under a list.
+//! Locks: the index and a node's lists are taken also under an entry's lock, inboxes under a list, and the
+//! check under the index.
 
 pub(super) mod checks;
 
@@ -265,6 +266,8 @@ impl Patterns {
             if node.len() == 0 {
                 is_changed = true;
                 node.is_introduced.store(0, Ordering::Release);
+                // The stream that was its last may not have noted yet that it left.
+                lock(&node.check).begin();
             }
             node.insert(subscription);
             nodes.push(node);
@@ -278,11 +281,14 @@ impl Patterns {
 
     /// Removes a subscription from its nodes; returns these.
     pub(super) fn leave(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
-        let index = write(&self.index);
+        let mut index = write(&self.index);
         let nodes = index.of(subscription);
         let mut is_changed = false;
         for node in &nodes {
-            is_changed |= node.remove(subscription);
+            if node.remove(subscription) {
+                index.hide(node);
+                is_changed = true;
+            }
         }
         if is_changed {
             self.version.fetch_add(1, Ordering::AcqRel);
@@ -294,7 +300,7 @@ impl Patterns {
     pub(super) fn forget(&self, node: &PatternNode) {
         let mut index = write(&self.index);
         if node.len() == 0 {
-            index.remove(node);
+            index.forget(node);
         }
     }
 }
@@ -305,8 +311,10 @@ type Nodes = Vec<Arc<PatternNode>>;
 /// The nodes.
 #[derive(Default)]
 struct PatternIndex {
-    /// By account part, then by queue part.
+    /// Those with subscriptions, by account part, then by queue part.
     parts: Parts<Parts<Nodes>>,
+    /// The others.
+    hidden: BTreeMap<(Selector, Option<GroupName>), Arc<PatternNode>>,
     /// In the order in which they were made.
     all: BTreeMap<u64, Arc<PatternNode>>,
     made: u64,
@@ -332,10 +340,14 @@ impl PatternIndex {
         if let Some(known) = nodes.iter().find(|node| node.group.as_ref() == group) {
             return Arc::clone(known);
         }
-        self.made += 1;
-        let node = Arc::new(PatternNode::new(pattern, group, self.made, seed));
+        let hidden = self.hidden.remove(&(pattern.clone(), group.cloned()));
+        let node = hidden.unwrap_or_else(|| {
+            self.made += 1;
+            let node = Arc::new(PatternNode::new(pattern, group, self.made, seed));
+            self.all.insert(self.made, Arc::clone(&node));
+            node
+        });
         nodes.push(Arc::clone(&node));
-        self.all.insert(self.made, Arc::clone(&node));
         node
     }
 
@@ -348,8 +360,8 @@ impl PatternIndex {
         nodes.collect()
     }
 
-    fn remove(&mut self, node: &PatternNode) {
-        self.all.remove(&node.number);
+    /// The node has lost its last subscription.
+    fn hide(&mut self, node: &Arc<PatternNode>) {
         let (account, queue) = (node.selector.storage_account(), node.selector.queue_name());
         let queues = self.parts.entry(account);
         let nodes = queues.entry(queue);
@@ -360,14 +372,22 @@ impl PatternIndex {
         if queues.is_empty() {
             self.parts.remove(account);
         }
+        let key = (node.selector.clone(), node.group.clone());
+        self.hidden.insert(key, Arc::clone(node));
+    }
+
+    fn forget(&mut self, node: &PatternNode) {
+        if self.all.remove(&node.number).is_some() {
+            self.hidden
+                .remove(&(node.selector.clone(), node.group.clone()));
+        }
     }
 
     /// Returns the nodes with subscriptions that match a queue.
     fn matching(&self, address: &QueueAddress) -> Nodes {
         let queues = self.parts.known_by(address.storage_account());
         let nodes = queues.flat_map(|queues| queues.known_by(address.queue_name()));
-        let nodes = nodes.flatten().filter(|node| node.len() > 0);
-        nodes.map(Arc::clone).collect()
+        nodes.flatten().map(Arc::clone).collect()
     }
 }
 

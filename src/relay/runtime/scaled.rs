@@ -53,6 +53,12 @@ impl ScaledQueue {
         *lock(&self.emptied) = Tick::default();
     }
 
+    /// Returns whether it has had a cause since it was empty, and since this time.
+    pub(crate) fn is_caused_since(&self, at: Tick) -> bool {
+        let caused = *self.caused.borrow();
+        caused > Tick::default() && caused >= at.max(*lock(&self.emptied))
+    }
+
     /// Returns whether it was certainly empty after its newest cause, and after causes were missed.
     pub(crate) fn is_empty(&self, missed: Tick) -> bool {
         let emptied = *lock(&self.emptied);

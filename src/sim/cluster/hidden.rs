@@ -74,7 +74,7 @@ impl World {
     pub(super) fn reported(&mut self, id: ConnId, report: &Report) {
         self.conns[id].hidden.reported(report);
         if report.state != ReportState::Unspecified {
-            self.quiet_reported(self.conns[id].relay, &report.queue);
+            self.quiet_reported(&report.queue);
         }
         if let Some(visible_in) = report.visible_in {
             self.visible_reported(id, &report.queue, visible_in);

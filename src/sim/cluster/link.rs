@@ -81,6 +81,7 @@ fn without_newer_fields(bytes: &Bytes) -> Bytes {
     if let ClusterContent::Frame(frame) = &mut message.content {
         for entry in &mut frame.entries {
             entry.served_groups.clear();
+            entry.checked = false;
         }
     }
     cluster_message_to_wire(&message)

@@ -22,8 +22,8 @@ use crate::{
 pub(super) struct Quiet {
     /// The notification whose wake-ups are counted.
     counted: Option<Counted>,
-    /// The newest check of each queue by each relay.
-    checks: BTreeMap<(usize, usize), Check>,
+    /// The newest check of each queue, in all relays together.
+    checks: BTreeMap<usize, Check>,
     /// Messages without a notification, and when they are looked for at the latest.
     silent: BTreeMap<MessageId, Tick>,
 }
@@ -48,7 +48,7 @@ struct Check {
 const BEGINS: Duration = Duration::from_secs(14);
 /// A notification is counted, or its wake-ups, for this long: less than the claim time-out.
 const COUNTED: u64 = 1_800;
-/// A report may be under way for so long.
+/// Another relay knows of a reported check after this time.
 const UNDER_WAY: Duration = Duration::from_millis(200);
 /// A look that the sentinel has asked for is issued within this time: a busy listener handles its
 /// message first.
@@ -236,7 +236,7 @@ impl World {
                 continue;
             };
             if one.reason == WakeReason::Sentinel {
-                self.quiet_check(relay, queue);
+                self.quiet_check(queue);
             }
             let counted = self.quiet.counted.as_mut();
             if let Some(counted) = counted.filter(|counted| counted.queue == queue)
@@ -268,7 +268,7 @@ impl World {
     }
 
     /// J7: a relay asks a listener for a check. The exception is a check whose report is under way.
-    fn quiet_check(&mut self, relay: usize, queue: usize) {
+    fn quiet_check(&mut self, queue: usize) {
         let now = self.now;
         let check = Check {
             sent: now,
@@ -277,14 +277,14 @@ impl World {
         // A relay's clock may be a hundredth too fast.
         let least = self.plan.sentinel * 88 / 100;
         self.totals.count("checks", 1);
-        let Some(before) = self.quiet.checks.insert((relay, queue), check) else {
+        let Some(before) = self.quiet.checks.insert(queue, check) else {
             return;
         };
         let known = before.reported.is_some_and(|at| at + UNDER_WAY < now);
         if known && before.sent + least > now {
             self.violate(|| {
                 format!(
-                    "J7: relay {relay} checks queue {queue} {:?} after the last check",
+                    "J7: queue {queue} is checked {:?} after the last check",
                     now.since(before.sent)
                 )
             });
@@ -292,10 +292,10 @@ impl World {
     }
 
     /// A relay has taken a report of a queue.
-    pub(super) fn quiet_reported(&mut self, relay: usize, queue: &QueueAddress) {
+    pub(super) fn quiet_reported(&mut self, queue: &QueueAddress) {
         let now = self.now;
         if let Some(queue) = self.queues.find(queue)
-            && let Some(check) = self.quiet.checks.get_mut(&(relay, queue))
+            && let Some(check) = self.quiet.checks.get_mut(&queue)
         {
             check.reported.get_or_insert(now);
         }

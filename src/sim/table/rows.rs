@@ -104,6 +104,7 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkIsolationEndTrusted, 44, "C9", "the end of an isolation is no resync";
     LinkServedInPart, 33, "C10", "a group is announced as served though idle members did not take all of the causes";
     LinkServedDropped, 61, "C11", "work of the last member that leaves is not passed on";
+    LinkCheckIgnored, 0, "C12", "a check by a listener of another relay does not restart the interval";
     LinkLeavesEarly, 167, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, 23, "C15", "a relay leaves without the hand-over of its timers";
     FlagEndUnmarked, 26, "R21", "a clearing leaves no trace of the set that it ends";

@@ -31,6 +31,7 @@ fn entry() -> link::FrameEntry {
         published_at: Some(Timestamp::from(SystemTime::UNIX_EPOCH)),
         traceparent: "00-0".to_owned(),
         served_groups: vec!["workers".to_owned()],
+        checked: true,
     }
 }
 

@@ -16,7 +16,7 @@ use super::super::{
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
 use crate::{
-    base::fault::planted,
+    base::{clock::Tick, fault::planted},
     types::cluster::{ClusterLimits, FrameEntry},
 };
 
@@ -52,23 +52,23 @@ impl Hub {
     }
 
     /// Takes the increments of the next queue, which must go into a frame.
-    pub(crate) fn next_increment(&self) -> Option<FrameEntry> {
+    pub(crate) fn next_increment(&self, now: Tick) -> Option<FrameEntry> {
         loop {
-            let increment = self.take_next()?;
-            if increment.causes > 0 {
+            let increment = self.take_next(now)?;
+            if increment.causes > 0 || increment.checked {
                 return Some(increment);
             }
         }
     }
 
-    fn take_next(&self) -> Option<FrameEntry> {
+    fn take_next(&self, now: Tick) -> Option<FrameEntry> {
         let entry = self.increments.as_ref()?.pop()?;
         let mut state = entry.lock();
         // R5: the mark is cleared before the counters are read.
         if !planted!(LinkMarkClearedLate) {
             state.set_unlisted();
         }
-        let increment = state.take_increment(&entry);
+        let increment = state.take_increment(&entry, now);
         if planted!(LinkMarkClearedLate) {
             drop(state);
             entry.lock().set_unlisted();
@@ -119,13 +119,18 @@ impl QueueState {
         announced.is_some_and(|known| known.counters.sequence < self.counters.sequence)
     }
 
+    pub(crate) fn has_check_to_announce(&mut self) -> bool {
+        self.announced().checked.is_some()
+    }
+
     fn set_unlisted(&mut self) {
         self.announced().listed = false;
     }
 
     /// The increments since the last call, for a frame.
-    fn take_increment(&mut self, entry: &QueueEntry) -> FrameEntry {
+    fn take_increment(&mut self, entry: &QueueEntry, now: Tick) -> FrameEntry {
         let counters = self.counters;
+        let checked = self.take_check_to_announce(entry.shared.config.sentinel_interval, now);
         let has_causes = counters.sequence > self.announced().counters.sequence;
         let coordinator = self.coordinator.as_mut();
         let coordinator = coordinator.filter(|_| self.grouped && has_causes);
@@ -140,6 +145,7 @@ impl QueueState {
             messages: delta.messages,
             last_event: self.last_event.clone(),
             served_groups: served.unwrap_or_default(),
+            checked,
         }
     }
 
@@ -168,6 +174,8 @@ impl QueueState {
             Box::new(Announced {
                 counters: Counters::starting_at(start),
                 timed,
+                checked: None,
+                checked_from: Tick::default(),
                 listed: false,
             })
         })
@@ -181,6 +189,10 @@ pub(crate) struct Announced {
     /// The sequence of the newest timed wake-up; later causes may be resyncs. Without a cluster there
     /// are none.
     pub(crate) timed: u64,
+    /// When a listener here checked the queue, where the others are to be told of it.
+    pub(crate) checked: Option<Tick>,
+    /// The others are told of no check before this time.
+    pub(crate) checked_from: Tick,
     /// The entry is in the list.
     pub(crate) listed: bool,
 }

@@ -81,7 +81,8 @@ impl Activity {
 impl Hub {
     /// Measures rates until then.
     pub(crate) fn want_rates(&self, until: Tick) {
-        *lock(&self.activity.until) = until;
+        let mut wanted = lock(&self.activity.until);
+        *wanted = until;
         self.activity.is_measured.store(true, Relaxed);
     }
 
@@ -91,10 +92,12 @@ impl Hub {
         if !self.activity.is_measured() {
             return;
         }
-        let is_over = now >= *lock(&self.activity.until);
+        let until = lock(&self.activity.until);
+        let is_over = now >= *until;
         if is_over {
             self.activity.is_measured.store(false, Relaxed);
         }
+        drop(until);
         for shard in &self.activity.shards {
             if is_over {
                 *lock(shard) = Vec::new();

@@ -19,7 +19,7 @@ use super::super::{
     sync::Ordering,
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, fault::planted},
     types::{GroupName, ReportState, WakeReason},
 };
 
@@ -261,6 +261,20 @@ impl Coordinator {
     /// Returns whether work must be passed on, once.
     pub(crate) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on)
+    }
+
+    /// Returns the interval of the checks where the other relays of a cluster are told of them.
+    pub(crate) fn announced_interval(&self) -> Option<Duration> {
+        let config = &self.shared.config;
+        config.cluster.then_some(config.sentinel_interval)
+    }
+
+    pub(crate) fn checked_by_peer(&mut self, now: Tick) {
+        if let Some(sentinel) = &mut self.sentinel
+            && !planted!(LinkCheckIgnored)
+        {
+            sentinel.checked_by_peer(now);
+        }
     }
 
     /// A check was reported: the sentinel's interval restarts. Returns how many others to ask, where the

@@ -62,6 +62,11 @@ impl PatternCheck {
         }
     }
 
+    /// The pattern gets its first listener.
+    pub(crate) fn begin(&mut self) {
+        self.has_listeners = false;
+    }
+
     /// Chooses the next listener that can be asked, as the check of a queue does: among the next
     /// few. A requested check goes also to one that polls.
     fn choose(&mut self, node: &PatternNode, now: Tick) -> Option<Arc<Subscription>> {
@@ -176,7 +181,7 @@ impl Hub {
             self.change_check(node, |check| {
                 check.unanswered = 0;
                 check.asked.take_if(|(_, requested)| !*requested);
-                match check.requested || node.is_needed() {
+                match !check.has_listeners || check.requested || node.is_needed() {
                     true => check.due,
                     false => self.next_pattern_check(check, now),
                 }

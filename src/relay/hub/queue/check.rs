@@ -21,6 +21,8 @@ use crate::base::{backoff::jitter, clock::Tick, fault::planted};
 #[derive(Debug)]
 pub(crate) struct QueueCheck {
     interval: Duration,
+    /// Listeners of other relays check as well.
+    cluster: bool,
     /// When the next listener is asked; [`Tick::NEVER`]: when one joins.
     due: Tick,
     /// Checks in a row without a report: of all, and those that listeners outside of groups were
@@ -41,6 +43,7 @@ impl QueueCheck {
     pub(crate) fn new(config: &HubConfig, seed: u64, now: Tick) -> Self {
         let mut check = Self {
             interval: config.sentinel_interval,
+            cluster: config.cluster,
             due: now,
             unanswered: 0,
             asked_in_vain: 0,
@@ -58,8 +61,21 @@ impl QueueCheck {
 
     /// A check was reported.
     pub(crate) fn reported(&mut self, now: Tick) {
-        (self.asked, self.unanswered, self.asked_in_vain) = (None, 0, 0);
+        self.forget_asked();
         self.restart(now);
+    }
+
+    /// A listener of another relay has reported a check: it is not due here before that one.
+    pub(crate) fn checked_by_peer(&mut self, now: Tick) {
+        // A check that is due without listeners stays due for the next one.
+        if self.due != Tick::NEVER {
+            self.forget_asked();
+            self.restart_after(self.interval, self.interval / 10, now);
+        }
+    }
+
+    fn forget_asked(&mut self) {
+        (self.asked, self.unanswered, self.asked_in_vain) = (None, 0, 0);
     }
 
     /// Nobody is left whom the unreported check was given to: the next one is asked at once.
@@ -69,12 +85,19 @@ impl QueueCheck {
         }
     }
 
-    /// Begins the next interval, give or take a tenth.
+    /// Begins the next interval.
     pub(crate) fn restart(&mut self, now: Tick) {
+        // Plus or minus a tenth. In a cluster, only less: the relay whose listener checked is the
+        // next one as well, and the others are not due at the same moment (C12).
         let tenth = self.interval / 10;
+        let spread = if self.cluster { tenth } else { tenth * 2 };
+        self.restart_after(self.interval - tenth, spread, now);
+    }
+
+    fn restart_after(&mut self, least: Duration, spread: Duration, now: Tick) {
         // Less the width of the grid.
-        let spread = tenth * 2 - self.interval / GRID;
-        let due = now + (self.interval - tenth) + jitter(spread, &mut self.rng);
+        let spread = spread - self.interval / GRID;
+        let due = now + least + jitter(spread, &mut self.rng);
         self.due = self.on_grid(due);
     }
 

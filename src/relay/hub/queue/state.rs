@@ -95,7 +95,13 @@ impl QueueState {
             let id = (!is_member).then_some(listener.id);
             let capacity = listener.mailbox.capacity;
             more = coordinator.check_reported(id, report, capacity, now);
+            if let Some(interval) = coordinator.announced_interval() {
+                self.note_check(interval, now);
+            }
         }
+        let Some(coordinator) = &mut self.coordinator else {
+            return (false, 0);
+        };
         let group = listener.group.as_ref().filter(|_| is_member);
         if let Some(group) = group.and_then(|name| coordinator.group(name)) {
             group.report(listener.id, report, now);

@@ -327,6 +327,7 @@ impl Timer {
                 messages: sums.messages,
                 last_event: self.last_event.clone().unwrap_or_default(),
                 served_groups: Vec::new(),
+                checked: false,
             },
         }
     }

@@ -4,7 +4,7 @@
 //! where the relay is not certain which events a subscriber has seen, a CATCH_UP is pending. What is
 //! owed waits in the order in which it came, so that busy queues do not starve the others.
 //!
-//! Locks: an entry's lock is taken before this one, and nothing under it.
+//! Locks: an entry's lock is taken before this one, and only the log of decisions under it.
 
 use std::{
     collections::{
@@ -228,11 +228,13 @@ impl Inbox {
         (taken, self.waiting.is_empty())
     }
 
-    /// Takes out all cursors; [`super::super::subscribe`] detaches them.
-    pub(crate) fn close(&mut self) -> DetachedCursors {
-        (self.due, self.waiting) = Default::default();
+    /// Takes out all cursors, and the list of those with something to send; [`super::super::subscribe`]
+    /// detaches them.
+    pub(crate) fn close(&mut self) -> (DetachedCursors, VecDeque<Arc<QueueEntry>>) {
+        self.waiting = VecDeque::new();
         (self.awake_queues, self.polls) = (0, false);
-        std::mem::take(&mut self.cursors).into_iter()
+        let cursors = std::mem::take(&mut self.cursors);
+        (cursors.into_iter(), std::mem::take(&mut self.due))
     }
 
     /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
@@ -331,7 +333,7 @@ impl Inbox {
         true
     }
 
-    /// Visits the next `most` cursors, in turn, and two more for each new one; returns the entries of those
+    /// Visits the next `most` cursors, in turn, and two more for each new one, of many in portions; returns the entries of those
     /// that have nothing which the subscriber needs, or keep their entry no longer.
     pub(crate) fn settled(
         &mut self,
@@ -339,7 +341,9 @@ impl Inbox {
         most: usize,
         now: Tick,
     ) -> Vec<Arc<QueueEntry>> {
-        let most = most.saturating_add(2 * std::mem::take(&mut self.made));
+        let paid = self.made.min(STEP / 2);
+        self.made -= paid;
+        let most = most.saturating_add(2 * paid);
         let mut settled = Vec::new();
         let mut visited = 0;
         for (number, cursor) in self.cursors.range(self.swept_up_to..).take(most) {

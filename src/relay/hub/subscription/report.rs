@@ -85,6 +85,7 @@ impl Hub {
         if needs_reconcile {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
+        self.list_check(&entry);
         if let Some(delay) = report.visible_in {
             self.wake_after(entry, delay, Timer::without_notification(), now);
         }

@@ -425,9 +425,11 @@ impl Hub {
         let is_owed = subscription.group.is_some() && inbox.is_owed();
         // Under the lock: who makes a cursor finds it open, or leaves it to this.
         subscription.mailbox.close();
+        let (cursors, due) = inbox.close();
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
-            cursors: inbox.close(),
+            cursors,
+            due,
             reports,
             closed_at: now,
         };
@@ -534,7 +536,9 @@ impl Hub {
             }
         }
         self.change_load(change, now);
-        detaching.cursors.len() == 0
+        let left = detaching.due.len().saturating_sub(STEP);
+        detaching.due.truncate(left);
+        detaching.cursors.len() + left == 0
     }
 
     /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.

@@ -21,7 +21,7 @@ fn clustered_with(fault: Fault) -> Arc<Hub> {
 
 /// Takes all increments: name, causes, notifications.
 fn increments(hub: &Hub) -> Vec<(String, u64, u64)> {
-    let taken = std::iter::from_fn(|| hub.next_increment());
+    let taken = std::iter::from_fn(|| hub.next_increment(START));
     let row = |entry: FrameEntry| {
         let name = entry.queue.queue_name().to_owned();
         (name, entry.causes, entry.notifications)
@@ -44,7 +44,7 @@ fn a_count_of_another_relay_is_no_decision_of_this_one() {
     count_peer(&hub, &[from_peer("a", 2, 2)]);
     notify(&hub, "a");
     count_peer(&hub, &[from_peer("a", 1, 1)]);
-    hub.next_increment().expect("its own cause");
+    hub.next_increment(START).expect("its own cause");
     count_peer(&hub, &[from_peer("a", 1, 1)]);
     notify(&hub, "a");
     assert_eq!(noted(), [3, 6]);
@@ -63,6 +63,7 @@ fn from_peer(name: &str, causes: u64, notifications: u64) -> FrameEntry {
             ..LastEvent::default()
         },
         served_groups: Vec::new(),
+        checked: false,
     }
 }
 
@@ -491,7 +492,7 @@ fn busy(hub: &Hub, member: &Subscription, sequence: u64) {
 
 /// Takes the groups that the next increment of the queue states as served.
 fn served(hub: &Hub) -> Vec<String> {
-    let increment = hub.next_increment().expect("a cause was counted");
+    let increment = hub.next_increment(START).expect("a cause was counted");
     let groups = increment.served_groups.iter();
     groups.map(|group| group.as_str().to_owned()).collect()
 }
@@ -661,4 +662,35 @@ fn served_causes_that_no_member_reports_are_passed_on_once() {
         }
         assert_eq!(passed_on.len(), expected, "{passed_on:?}");
     }
+}
+
+#[test]
+fn a_check_is_announced_once_and_restarts_the_interval_of_the_others() {
+    let sentinel = |config: &mut HubConfig| {
+        config.cluster = true;
+        config.sentinel_interval = 60 * SECOND;
+    };
+    let (hub, other) = (hub_where(sentinel), hub_where(sentinel));
+    let [listener, remote] = [&hub, &other].map(|hub| settled(hub, &["a"]));
+    drained(&hub, &listener, 0);
+    let announced = hub.next_increment(START).expect("a check");
+    assert!(announced.checked && announced.causes == 0, "{announced:?}");
+    drained(&hub, &listener, 0);
+    assert!(hub.next_increment(START).is_none(), "not again so soon");
+    other.count_peer_increments(&[announced], false, START + 30 * SECOND);
+    other.fire(after(89 * SECOND));
+    assert_eq!(told(&remote), []);
+    other.fire(after(98 * SECOND));
+    assert_eq!(told(&remote), [entry("a", WakeReason::Sentinel, 0)]);
+}
+
+#[test]
+fn a_check_that_waited_for_a_frame_is_not_announced() {
+    let hub = hub_where(|config| {
+        config.cluster = true;
+        config.sentinel_interval = 60 * SECOND;
+    });
+    let listener = settled(&hub, &["a"]);
+    drained(&hub, &listener, 0);
+    assert!(hub.next_increment(after(2 * SECOND)).is_none());
 }

@@ -1,4 +1,4 @@
-//! CATCH_UPs, and their spread (R2: uncertainty becomes a CATCH_UP).
+//! CATCH_UPs (R2: uncertainty becomes a CATCH_UP).
 
 use super::*;
 

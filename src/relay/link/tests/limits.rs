@@ -56,6 +56,7 @@ fn largest() -> FrameEntry {
             traceparent: Arc::from(&*name),
         },
         served_groups: (0..ClusterLimits::GROUPS).map(group).collect(),
+        checked: true,
     }
 }
 

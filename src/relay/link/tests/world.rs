@@ -130,6 +130,7 @@ pub(super) fn entry(number: u64, causes: u64) -> FrameEntry {
         messages: causes,
         last_event: LastEvent::default(),
         served_groups: Vec::new(),
+        checked: false,
     }
 }
 

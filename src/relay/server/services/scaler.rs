@@ -17,7 +17,7 @@ use self::{
     object::ScaledObject,
 };
 use crate::{
-    base::{backoff::about, clock::Tick},
+    base::{backoff::about, clock::Tick, fnv::fnv1a},
     error::Result,
     relay::{
         auth::{Action, Target},
@@ -31,7 +31,7 @@ use crate::{
             lists::ranked::named_queues,
         },
     },
-    types::Selector,
+    types::{QueueAddress, Selector},
     wire::{
         proto,
         scaler::{
@@ -63,9 +63,12 @@ struct ActiveStream {
     ends_at: Instant,
 }
 
+/// After a start, or missed causes of other relays, all queues are in doubt. The workloads that are
+/// started for that are spread over this span.
+const DOUBTS_SPREAD: Duration = Duration::from_secs(60);
 /// A stream looks no more often than this: a queue may have a cause each microsecond.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// A stream of a cluster looks as often as this, because causes may have been missed.
+/// A stream looks as often as this: its doubts may count by now.
 const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Returns what the queues of an object need. In a cluster the other relays are asked.
@@ -80,7 +83,7 @@ async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
         let found = found.get(&queue.to_string());
         QueueFacts {
             is_served: found.is_some_and(|found| found.listeners > 0),
-            ..facts(found, &known, missed, now)
+            ..facts(queue, found, &known, missed, now)
         }
     });
     let facts: Vec<_> = facts.collect();
@@ -89,7 +92,13 @@ async fn demand(relay: &Relay, object: &ScaledObject) -> Result<Demand> {
 
 /// Returns what the figures of a queue say, and remembers whether it was certainly empty after its newest
 /// cause. A relay without listeners of the queue has counted all of its messages since then.
-fn facts(found: Option<&proto::Queue>, known: &ScaledQueue, missed: Tick, now: Tick) -> QueueFacts {
+fn facts(
+    queue: &QueueAddress,
+    found: Option<&proto::Queue>,
+    known: &ScaledQueue,
+    missed: Tick,
+    now: Tick,
+) -> QueueFacts {
     let at = |age: Option<prost_types::Duration>| age.map(|age| now - span_from_wire(Some(age)));
     let reported = found.filter(|queue| !queue.in_doubt);
     let read_at = reported.and_then(|queue| at(queue.depth_age));
@@ -106,12 +115,18 @@ fn facts(found: Option<&proto::Queue>, known: &ScaledQueue, missed: Tick, now: T
         return QueueFacts::default();
     }
     let (backlog, busy) = found.map_or((0, 0), |queue| (queue.backlog, queue.busy));
+    // A cause without messages: a timer of a message that becomes visible again.
+    let is_caused = backlog == 0 && known.is_caused_since(missed);
+    // A name has the same delay at each look.
+    let delay = u32::try_from(fnv1a(queue.to_string().bytes()) % 1_000).unwrap_or_default();
+    let is_doubted = now >= missed + DOUBTS_SPREAD / 1_000 * delay;
+    let is_older = missed > Tick::default() && read_at.is_none_or(|read_at| read_at < missed);
+    let may_have_more = backlog == 0 || reported.is_none() || is_older;
     QueueFacts {
         backlog,
         busy,
         is_served: false,
-        // A cause without messages: a timer of a message that becomes visible again.
-        is_unbounded: backlog == 0 || reported.is_none() || read_at.is_some_and(|at| at < missed),
+        is_unbounded: is_caused || is_doubted && may_have_more,
     }
 }
 
@@ -253,10 +268,8 @@ impl ActiveStream {
     async fn turn(&mut self) -> Option<bool> {
         let relay = &self.relay;
         let looked_at = self.looked_at.unwrap_or_else(Instant::now);
-        let mut look_at = relay.clock().instant(self.assertions.look_at);
-        if relay.cluster_state().is_some() {
-            look_at = look_at.min(looked_at + LOOK_WITHIN);
-        }
+        let look_at = relay.clock().instant(self.assertions.look_at);
+        let look_at = look_at.min(looked_at + LOOK_WITHIN);
         let causes = &mut self.causes;
         let due = async {
             tokio::time::sleep_until(looked_at + LOOK_AFTER).await;

@@ -11,6 +11,7 @@ use super::{
         checks::{finds, holds_in},
         config::HubConfig,
         core::Hub,
+        listener::NOW,
     },
     join, spawn_notify,
 };
@@ -21,7 +22,7 @@ const SCHEDULES: usize = 1000;
 
 /// Takes the increments that are listed now; returns their causes.
 fn take_all(hub: &Hub) -> u64 {
-    let increments = std::iter::from_fn(|| hub.next_increment());
+    let increments = std::iter::from_fn(|| hub.next_increment(NOW));
     increments.map(|increment| increment.causes).sum()
 }
 
