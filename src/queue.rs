@@ -47,7 +47,7 @@ pub use self::{
     claim_check::{ClaimCheck, ClaimConfig},
     limits::QueueLimits,
     memory::MemoryQueue,
-    message::{Fault, Message, MessageId, NewMessage, PeekedMessage, Receipt},
+    message::{Message, MessageId, NewMessage, PeekedMessage, Receipt},
     retrying::{RetryConfig, Retrying},
     url::{address, create, open, with_suffix},
 };

@@ -179,10 +179,6 @@ fn bad_values_are_refused_with_field_and_rule() {
             &["--start", "9223372036854775807"],
         ),
         (&["ids", "next", "../x"], &["<NAME>", "none empty, `.`"]),
-        (
-            &["queue", "put", "q", "a", "--ttl", "0s"],
-            &["--ttl", "above"],
-        ),
         (&["queues", "-o", "xml"], &["--output", "jsonl"]),
         (
             &["courier", "status", "queues", "12"],

@@ -7,9 +7,8 @@ use std::{
 
 use crate::base::clock::nanos;
 
-/// The bounds of all histograms, ascending: each takes a part of them, so that a bound in one
-/// metric is a bound in the others.
-static BOUNDS: [Duration; 20] = [
+/// The bounds of all histograms, ascending.
+const BOUNDS: &[Duration] = &[
     Duration::from_micros(50),
     Duration::from_micros(100),
     Duration::from_micros(250),
@@ -33,11 +32,9 @@ static BOUNDS: [Duration; 20] = [
 ];
 
 /// Counts durations in the buckets between the bounds, and in one bucket above them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    bounds: &'static [Duration],
-    /// One bucket more than bounds.
-    counts: Box<[AtomicU64]>,
+    counts: [AtomicU64; BOUNDS.len() + 1],
     sum_nanos: AtomicU64,
 }
 
@@ -52,22 +49,9 @@ pub(crate) struct HistogramSnapshot {
 }
 
 impl Histogram {
-    /// Creates an empty histogram with the bounds from `least` to `most`, both included.
-    pub(crate) fn new(least: Duration, most: Duration) -> Self {
-        let from = BOUNDS.partition_point(|bound| *bound < least);
-        let to = BOUNDS.partition_point(|bound| *bound <= most);
-        let bounds = &BOUNDS[from..to];
-        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0));
-        Self {
-            bounds,
-            counts: counts.collect(),
-            sum_nanos: AtomicU64::new(0),
-        }
-    }
-
     /// Counts one duration.
     pub(crate) fn observe(&self, duration: Duration) {
-        let at = self.bounds.partition_point(|bound| *bound < duration);
+        let at = BOUNDS.partition_point(|bound| *bound < duration);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.sum_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
     }
@@ -75,7 +59,7 @@ impl Histogram {
     pub(crate) fn snapshot(&self) -> HistogramSnapshot {
         let counts = self.counts.iter();
         HistogramSnapshot {
-            bounds: self.bounds,
+            bounds: BOUNDS,
             counts: counts.map(|count| count.load(Ordering::Relaxed)).collect(),
             sum: Duration::from_nanos(self.sum_nanos.load(Ordering::Relaxed)),
         }
@@ -88,14 +72,14 @@ mod tests {
 
     #[test]
     fn a_duration_is_counted_in_the_first_bucket_that_holds_it() {
-        let histogram = Histogram::new(Duration::from_millis(1), Duration::from_micros(2_500));
-        for micros in [0, 1_000, 1_001, 2_500, 2_501] {
+        let histogram = Histogram::default();
+        for micros in [0, 50, 51, 100, 3_600_000_001] {
             histogram.observe(Duration::from_micros(micros));
         }
         let snapshot = histogram.snapshot();
-        let bounds = [Duration::from_millis(1), Duration::from_micros(2_500)];
-        assert_eq!(snapshot.bounds, bounds);
-        assert_eq!(snapshot.counts, [2, 2, 1]);
-        assert_eq!(snapshot.sum, Duration::from_micros(7_002));
+        assert_eq!(snapshot.bounds.len() + 1, snapshot.counts.len());
+        assert_eq!(snapshot.counts[..3], [2, 2, 0]);
+        assert_eq!(snapshot.counts.last(), Some(&1));
+        assert_eq!(snapshot.sum, Duration::from_micros(3_600_000_202));
     }
 }

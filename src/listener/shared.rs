@@ -124,9 +124,6 @@ pub(super) struct Core {
 
 /// The log has at most one line per kind of error in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// The handling times that the histogram tells apart: from a quick function to the default
-/// `max_handling_time`.
-const HANDLING_TIMES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(3600));
 
 impl Shared {
     /// Makes the state of a listener, from a builder with a valid configuration.
@@ -168,7 +165,7 @@ impl Shared {
             stats: Mutex::default(),
             depth: Mutex::default(),
             handlings: RunningHandlings::default(),
-            handling_times: Histogram::new(HANDLING_TIMES.0, HANDLING_TIMES.1),
+            handling_times: Histogram::default(),
             changed: Signal::new(),
             sleep_changed: Signal::new(),
             stopping: CancellationToken::new(),

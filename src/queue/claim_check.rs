@@ -22,8 +22,7 @@ use prost_types::Timestamp;
 
 use self::claim::{Claim, is_id, is_marked, random_id};
 use super::{
-    Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
-    invalid_receipt,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, invalid_receipt,
 };
 use crate::{
     base::{clock::wall, task},
@@ -40,7 +39,7 @@ use crate::{
 /// without the claim check see ordinary bodies unchanged.
 ///
 /// **Unreadable bodies.** A get returns the other messages normally, and this message with the
-/// reference as its body and a [`Fault`]:
+/// reference as its body and a [`fault`](Message::fault):
 /// * The store does not answer, or not within 10 s: the fault has the kind of that error, which [is retryable](ErrorKind::is_retryable). Release the message with a delay,
 ///   at any dequeue count: the queue counts a get before the body is read, so the count does not
 ///   mean failed handling (a [`Listener`](crate::listener::Listener) takes that into account).
@@ -179,7 +178,7 @@ impl ClaimCheck {
 
     /// Restores the body that was put. Returns it with the fault of an unreadable one, and the message's
     /// blob if the body was read from one.
-    async fn resolve(&self, body: Bytes) -> (Bytes, Option<Fault>, Option<Arc<str>>) {
+    async fn resolve(&self, body: Bytes) -> (Bytes, Option<Error>, Option<Arc<str>>) {
         let Some(claim) = Claim::parse(&body) else {
             return (body, None, None);
         };
@@ -190,7 +189,7 @@ impl ClaimCheck {
         });
         match read {
             Ok((body, blob)) => (body, None, Some(blob)),
-            Err(error) => (body, Some(Fault::from(error)), None),
+            Err(error) => (body, Some(error), None),
         }
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::{
     base::text::{opaque_debug, shown_as_text},
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
 };
 
 /// A message to put.
@@ -23,7 +23,7 @@ pub struct NewMessage {
 }
 
 /// A message returned by a get.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Message {
     /// The id, the same in each get.
@@ -36,12 +36,13 @@ pub struct Message {
     pub dequeue_count: u32,
     /// The time of the put, by the queue's clock.
     pub inserted_at: SystemTime,
-    /// Set if `body` is not the body that was put; see [`Message::payload`].
-    pub fault: Option<Fault>,
+    /// Why `body` is not the body that was put, if that cannot be restored. An error that [is
+    /// retryable](crate::ErrorKind::is_retryable) may be gone at the next get. Any other one is permanent.
+    pub fault: Option<Error>,
 }
 
 /// A message returned by a peek.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PeekedMessage {
     /// The id.
@@ -53,19 +54,7 @@ pub struct PeekedMessage {
     /// The time of the put, by the queue's clock.
     pub inserted_at: SystemTime,
     /// As [`Message::fault`].
-    pub fault: Option<Fault>,
-}
-
-/// Why a message does not have the body that was put: a wrapper encoded the body and cannot restore
-/// it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Fault {
-    /// If the kind [is retryable](ErrorKind::is_retryable), the fault is temporary and may be gone
-    /// at the next get. Any other kind is permanent.
-    pub kind: ErrorKind,
-    /// A description of the fault.
-    pub message: Arc<str>,
+    pub fault: Option<Error>,
 }
 
 /// A message's id within its queue.
@@ -116,7 +105,7 @@ impl Message {
         }
     }
 
-    /// Returns `body`, or an error if the message has a [`Fault`].
+    /// Returns `body`, or the message's [`fault`](Self::fault).
     ///
     /// # Errors
     /// The fault. A handler should release a message with a temporary fault, at any dequeue count,
@@ -124,7 +113,7 @@ impl Message {
     pub fn payload(&self) -> Result<&Bytes> {
         match &self.fault {
             None => Ok(&self.body),
-            Some(fault) => Err(fault.clone().into()),
+            Some(fault) => Err(fault.clone()),
         }
     }
 }
@@ -145,21 +134,6 @@ impl PeekedMessage {
             inserted_at,
             fault: None,
         }
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Self {
-            kind: error.kind(),
-            message: error.message().into(),
-        }
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        Self::new(fault.kind, &*fault.message)
     }
 }
 

@@ -169,22 +169,6 @@ impl SqliteQueue {
         written.await?.ok_or_else(|| missing_queue(self))
     }
 
-    /// Runs a read if the queue exists.
-    async fn read<T, F>(&self, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'static,
-    {
-        let name = self.name();
-        let read = self
-            .database
-            .run(move |connection| match queue_id(connection, &name)? {
-                Some(queue) => work(connection, queue).map(Some),
-                None => Ok(None),
-            });
-        read.await?.ok_or_else(|| missing_queue(self))
-    }
-
     /// Hides the message of a receipt for `span`, and subtracts `uncounted` from its dequeue count;
     /// returns the new receipt.
     async fn hide(&self, receipt: &Receipt, span: Duration, uncounted: u32) -> Result<Receipt> {
@@ -335,7 +319,11 @@ impl WorkQueue for SqliteQueue {
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let max = self.limits().check_max(max)?;
-        self.read(move |connection, queue| {
+        let name = self.name();
+        let peeked = self.database.run(move |connection| {
+            let Some(queue) = queue_id(connection, &name)? else {
+                return Ok(None);
+            };
             let now = clock::now(connection)?;
             let mut select = connection.prepare_cached(
                 "SELECT id, body, dequeue_count, inserted_at, checksum FROM messages
@@ -343,9 +331,9 @@ impl WorkQueue for SqliteQueue {
                  ORDER BY visible_at LIMIT ?3",
             )?;
             let rows = select.query_map(params![queue, now, limit(max)], read_message)?;
-            rows.collect()
-        })
-        .await
+            rows.collect::<rusqlite::Result<_>>().map(Some)
+        });
+        peeked.await?.ok_or_else(|| missing_queue(self))
     }
 
     async fn purge(&self) -> Result<()> {

@@ -196,10 +196,8 @@ impl Default for RelayMetrics {
             notifications: AtomicU64::default(),
             heartbeats: AtomicU64::default(),
             refusals: LimitedCounts::new(REFUSALS_EVERY),
-            // A relay takes tens of microseconds; a stream that is not read may wait for minutes.
-            wake_latency: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
-            // It has a network in it, and a handler that waits for a place.
-            handler_latency: Histogram::new(Duration::from_millis(1), Duration::from_secs(60)),
+            wake_latency: Histogram::default(),
+            handler_latency: Histogram::default(),
         }
     }
 }

@@ -151,7 +151,7 @@ impl World {
         let mut got = queue::Message::new(receipt_of_it, Vec::new(), count, put_at);
         if self.outages.store > self.now && id.is_multiple_of(2) {
             let error = Error::new(ErrorKind::Unavailable, "the blob store is away");
-            got.fault = Some(error.into());
+            got.fault = Some(error);
         }
         got
     }

@@ -1,6 +1,6 @@
 //! The checksum of a body: CRC-32. It detects damage in the file, not an attack.
 
-use crate::{error::ErrorKind, queue::message::Fault};
+use crate::error::{Error, ErrorKind};
 
 /// Returns the checksum of a body.
 pub(crate) fn checksum(body: &[u8]) -> u32 {
@@ -17,9 +17,6 @@ pub(crate) fn is_sound(body: &[u8], stored: Option<i64>) -> bool {
 }
 
 /// Returns the permanent fault of a body that does not have its checksum.
-pub(super) fn fault(body: &[u8], stored: Option<i64>) -> Option<Fault> {
-    (!is_sound(body, stored)).then(|| Fault {
-        kind: ErrorKind::Internal,
-        message: BAD_CHECKSUM.into(),
-    })
+pub(super) fn fault(body: &[u8], stored: Option<i64>) -> Option<Error> {
+    (!is_sound(body, stored)).then(|| Error::new(ErrorKind::Internal, BAD_CHECKSUM))
 }

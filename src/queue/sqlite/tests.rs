@@ -129,9 +129,9 @@ async fn take(queue: &SqliteQueue, step: Step, held: &mut Vec<Message>) {
 
 /// Counts the messages one by one.
 async fn count(queue: &SqliteQueue) -> u64 {
-    let count = queue.read(|connection, queue| {
+    let count = queue.write(|transaction, queue| {
         let count = "SELECT count(*) FROM messages WHERE queue = ?1";
-        connection.query_row(count, [queue], |row| row.get::<_, i64>(0))
+        transaction.query_row(count, [queue], |row| row.get::<_, i64>(0))
     });
     count.await.expect("a count").unsigned_abs()
 }

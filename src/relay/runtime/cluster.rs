@@ -93,8 +93,7 @@ impl ClusterHandle {
             ack,
             state: watch::Sender::new(ClusterState::default()),
             node: Mutex::new(node),
-            // A broker on the same machine takes a tenth of a millisecond.
-            confirmations: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
+            confirmations: Histogram::default(),
             bad_replies: LimitedCounts::new(Duration::from_secs(60)),
             transport: OnceLock::new(),
         }

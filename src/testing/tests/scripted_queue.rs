@@ -19,8 +19,7 @@ use crate::{
     },
     error::{Error, Result},
     queue::{
-        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt,
-        WorkQueue,
+        MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
     },
     types::{GroupName, QueueAddress},
 };
@@ -63,7 +62,7 @@ pub(crate) struct Called {
 #[derive(Debug, Default)]
 struct ScriptState {
     scripts: HashMap<Call, VecDeque<ScriptedFault>>,
-    message_faults: VecDeque<Fault>,
+    message_faults: VecDeque<Error>,
     calls: Vec<Called>,
 }
 
@@ -121,9 +120,8 @@ impl ScriptedQueue {
     /// Adds a fault to the next `times` messages of gets ([`Message::payload`]), as a claim check
     /// does if it cannot read the blob. The bodies stay unchanged.
     pub(crate) fn spoil(&self, times: usize, error: Error) {
-        let fault = Fault::from(error);
         let mut state = lock(&self.state);
-        let faults = std::iter::repeat_n(fault, times);
+        let faults = std::iter::repeat_n(error, times);
         state.message_faults.extend(faults);
     }
 
