@@ -64,7 +64,9 @@ use self::{
     figures::{activity, decisions, load, lost, no_subscribers, queue_listeners, ranking},
     group::{coordinator, members, redelivery},
     pattern::checks as pattern_checks,
-    queue::{backlog, capacity, check as queue_check, counters, listeners, map, timers},
+    queue::{
+        backlog, capacity, check as queue_check, counters, forgetting, listeners, map, timers,
+    },
     subscription::{cursor, inbox, mailbox, stream, subscribe, wake_builder},
 };
 

@@ -6,18 +6,16 @@
 #[cfg(feature = "keda")]
 use std::sync::OnceLock;
 use std::{
-    borrow::Borrow,
     collections::{HashMap, VecDeque},
     fmt,
-    ops::Bound,
     sync::{Arc, atomic::AtomicU64 as Count},
-    time::Duration,
 };
 
 use super::{
     activity::Activity,
     config::{HubConfig, Shared},
     fanout::{Fanout, UpdateBatch, Walk},
+    forgetting::Eviction,
     inbox::DetachedCursors,
     increments::IncrementList,
     load::{Load, LoadStats},
@@ -32,7 +30,7 @@ use super::{
     timers::TimerOrder,
 };
 use crate::{
-    base::clock::{Tick, nanos},
+    base::clock::Tick,
     error::Result,
     types::{Accepted, Notification, QueueAddress},
 };
@@ -119,8 +117,6 @@ pub(super) struct HubMetrics {
 
 /// Queue entries whose timers fire in one call: about a millisecond of work.
 const TIMERS_PER_STEP: usize = 256;
-/// Queues that a scan visits before it yields.
-const QUEUES_PER_STEP: usize = 512;
 
 /// The cursors of a closed subscription, to be detached.
 pub(super) struct Detaching {
@@ -138,14 +134,6 @@ pub(super) struct DetachingList {
     waiting: VecDeque<Detaching>,
     /// Those that a task has taken, or closes at present.
     pub(super) at_work: usize,
-}
-
-/// Where the search for idle queues continues.
-#[derive(Default)]
-pub(super) struct Eviction {
-    pub(super) last_visited: Option<QueueAddress>,
-    /// The last search found too few: no search before this time.
-    pub(super) not_before: Tick,
 }
 
 impl DetachingList {
@@ -383,37 +371,6 @@ impl Hub {
     /// Returns the waker of the timers' task. It is woken when the next timer changed.
     pub(crate) fn timers_waker(&self) -> &AtomicWaker {
         &self.timers.waker
-    }
-
-    /// Forgets the queues that were idle for long enough.
-    #[cfg(test)]
-    pub(crate) fn forget(&self, now: Tick) {
-        let mut after = None;
-        while let Some(last) = self.forget_some(after.as_ref(), now) {
-            after = Some(last);
-        }
-    }
-
-    /// Forgets among the next few queues after the given one; returns the last of them, or `None`
-    /// at the end.
-    pub(crate) fn forget_some(
-        &self,
-        after: Option<&QueueAddress>,
-        now: Tick,
-    ) -> Option<QueueAddress> {
-        let idle_since = now
-            .as_nanos()
-            .checked_sub(nanos(self.shared.config.forget_after))?;
-        let entries = self.entries.range(
-            after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
-            QUEUES_PER_STEP,
-        );
-        let idle_since = Tick::from_nanos(idle_since);
-        for entry in &entries {
-            self.look_at_members(entry, now);
-            self.forget_one(entry, (idle_since, now), Duration::ZERO);
-        }
-        entries.last().map(|entry| entry.address().clone())
     }
 
     pub(crate) fn stats(&self) -> HubStats {

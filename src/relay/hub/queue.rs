@@ -24,6 +24,7 @@ pub(super) mod backlog;
 pub(super) mod capacity;
 pub(super) mod check;
 pub(super) mod counters;
+pub(super) mod forgetting;
 pub(super) mod listeners;
 pub(super) mod map;
 pub(super) mod state;

@@ -2,29 +2,23 @@
 //!
 //! A request of a publisher gets room for as many of its queues as there is. The longest idle queue
 //! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
-//! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
-//! or a timer needs is ever given up.
-//!
-//! A queue that only patterns match is forgotten like any other, when nothing is pending there (R3: an
-//! up-to-date pattern keeps no idle entry). Otherwise a pattern would make the limit of queues a limit
-//! for its lifetime. A caller that finds the dead entry makes a new one.
+//! after any forgetting (`forgetting`).
 
 use std::{
-    borrow::Borrow,
     collections::{HashMap, HashSet},
-    ops::Bound,
     sync::Arc,
     time::Duration,
 };
 
 use super::super::{
-    core::{Eviction, Hub},
-    queue::{QueueEntry, QueueState},
+    core::Hub,
+    forgetting::Eviction,
+    queue::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, Ordering, lock},
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::clock::Tick,
     error::{Error, ErrorKind, Result},
     types::{QueueAddress, Report, ReportState},
 };
@@ -40,17 +34,8 @@ pub(crate) struct LimitUse {
     pub(crate) is_full: bool,
 }
 
-/// Queues of one step of the search, of which the longest idle give way, and of one search: twice
-/// as many as a request can name, some milliseconds at worst.
-const STEP: usize = 256;
-const SEARCH: usize = 8192;
-/// The least time between two searches of a full table, counted from the beginning of a search. The
-/// limits above bound its length.
-const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 /// A table counts as full for this long after it refused a queue.
 const FULL_FOR: Duration = Duration::from_secs(10);
-/// A queue that only patterns match gives way after this idle time.
-const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
 impl Hub {
     /// Makes the entries of as many of these queues as there is room for. Returns the others with the
@@ -288,52 +273,6 @@ impl Hub {
             ),
         ]
     }
-
-    /// Forgets `excess` idle queues without listeners, except for the request's own; returns how many
-    /// it did not find. A search visits each queue once at most, and a bounded number of them.
-    pub(in super::super) fn evict(
-        &self,
-        eviction: &mut Eviction,
-        mut excess: usize,
-        own: &HashSet<&QueueAddress>,
-        now: Tick,
-    ) -> usize {
-        if now < eviction.not_before {
-            return excess;
-        }
-        let mut queues = SEARCH.min(self.entries.len());
-        while excess > 0 && queues > 0 {
-            let from = eviction.last_visited.as_ref();
-            let from = from.map_or(Bound::Unbounded, |last_visited| {
-                Bound::Excluded(last_visited.borrow())
-            });
-            let entries = self.entries.range(from, STEP.min(queues));
-            if entries.is_empty() && eviction.last_visited.take().is_none() {
-                break;
-            }
-            let mut idle = Vec::new();
-            for entry in &entries {
-                if !own.contains(entry.address())
-                    && let Some((since, by_pattern)) = entry.idle_since(now)
-                    && (!by_pattern || since + PATTERN_IDLE <= now)
-                {
-                    idle.push((since, entry));
-                }
-                queues -= 1;
-                eviction.last_visited = Some(entry.address().clone());
-            }
-            idle.sort_by_key(|(since, _)| *since);
-            for (_, entry) in idle {
-                if excess > 0 && self.forget_one(entry, (now, now), PATTERN_IDLE) {
-                    excess -= 1;
-                }
-            }
-        }
-        if excess > 0 {
-            eviction.not_before = now + SEARCH_INTERVAL;
-        }
-        excess
-    }
 }
 
 /// The limit of memory is a setting of the process, which the hub does not know.
@@ -341,93 +280,4 @@ impl Hub {
 fn short_of_memory(field: &str) -> Error {
     let message = format!("{field}: max_memory: the relay is near its limit of memory");
     Error::new(ErrorKind::Exhausted, message)
-}
-
-impl QueueState {
-    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
-    /// in use.
-    fn idle(&mut self, now: Tick) -> Option<(Tick, bool)> {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.forget_expired(now);
-        }
-        let named = self.outside.named.len() > 0 || self.held > 0;
-        let needed = self.has_timers() || self.is_listed() || self.is_walked();
-        if self.is_dead || named || needed {
-            return None;
-        }
-        let head = self.head();
-        let coordinator = self.coordinator.as_ref().filter(|_| self.grouped);
-        let idle = coordinator.is_none_or(|one| one.is_idle(&head));
-        idle.then(|| (self.idle_since(), self.listeners() > 0))
-    }
-}
-
-impl QueueEntry {
-    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
-    /// in use.
-    pub(crate) fn idle_since(self: &Arc<Self>, now: Tick) -> Option<(Tick, bool)> {
-        self.lock_with_nodes(now).idle(now)
-    }
-}
-
-impl Hub {
-    /// Reconciles a queue whose groups have other members than at the last time, if nobody has done so.
-    pub(in super::super) fn look_at_members(&self, entry: &Arc<QueueEntry>, now: Tick) {
-        let state = entry.lock_with_nodes(now);
-        let coordinator = state.coordinator.as_ref();
-        let is_due = coordinator.is_some_and(|coordinator| coordinator.needs_reconcile);
-        drop(state);
-        if is_due {
-            self.reconcile(Arc::clone(entry), now, |_| {});
-        }
-    }
-
-    /// Forgets a queue that has been idle since then, and for `pattern_idle` longer where patterns match
-    /// it; returns whether it did. R3: sequences of this name never start again in this epoch.
-    pub(in super::super) fn forget_one(
-        &self,
-        entry: &Arc<QueueEntry>,
-        (idle_since, now): (Tick, Tick),
-        pattern_idle: Duration,
-    ) -> bool {
-        let mut guard = entry.lock_with_nodes(now);
-        let state = &mut *guard;
-        let Some((since, by_pattern)) = state.idle(now) else {
-            return false;
-        };
-        let wait = if by_pattern {
-            pattern_idle
-        } else {
-            Duration::ZERO
-        };
-        if since + wait > idle_since {
-            return false;
-        }
-        let changed_at = state.changed_at;
-        self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
-        if !planted!(FloorForgotten) {
-            let floor = state.counters.sequence + 1;
-            self.floor.fetch_max(floor, Ordering::AcqRel);
-        }
-        if !planted!(DeadNotMarked) {
-            state.is_dead = true;
-        }
-        let groups = state.coordinator.iter().flat_map(|one| one.groups());
-        let of_groups = groups.flat_map(|group| &group.members.all.nodes);
-        let nodes = state.outside.nodes.iter().chain(of_groups);
-        nodes.for_each(|node| node.set_needed());
-        if let Some(coordinator) = &mut state.coordinator {
-            coordinator
-                .groups_mut()
-                .for_each(|group| group.unlist(entry));
-        }
-        (state.coordinator, state.grouped) = (None, false);
-        // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
-        // come up for ever.
-        let _ = state.rearm(entry, &self.timers);
-        drop(guard);
-        self.entries.remove(entry);
-        self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
-        true
-    }
 }
