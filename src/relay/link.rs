@@ -59,8 +59,8 @@ pub(crate) enum Output {
     ReadFlags,
     /// Log it: a setting of another relay does not fit this one's. Both continue.
     Warn(String),
-    /// The relay must end.
-    End(LinkFailure),
+    /// The relay must end: another machine sends as this life.
+    End,
     /// C15: the relay has left, and may end. No further output follows. Where its causes were not
     /// confirmed in time, the other relays are not `told`: they check their groups when they miss
     /// this relay.
@@ -97,12 +97,9 @@ pub(crate) enum Resync {
     All,
 }
 
-/// Why the relay must end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LinkFailure {
-    /// Another machine sends as this life: a clone of this one.
-    SecondMachine,
-}
+/// Another machine sends as this life: a clone of this one.
+#[derive(Debug)]
+struct SecondMachine;
 
 /// The interval of heartbeats, with a random change of a tenth.
 const HEARTBEAT: Duration = Duration::from_secs(1);

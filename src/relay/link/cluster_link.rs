@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, LinkFailure, Output, READY_AFTER, REPLACE_AFTER,
-    REPLACE_AGAIN, Resync, UNSENT_AGAIN,
+    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, Output, READY_AFTER, REPLACE_AFTER,
+    REPLACE_AGAIN, Resync, SecondMachine, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
     heartbeat_sender::{HeartbeatSender, Return, fingerprint},
     peer::{Peer, PeerStats, PeerTable, Silence},
@@ -368,13 +368,13 @@ impl ClusterLink {
             ClusterContent::Heartbeat(own) => self.on_own_heartbeat(own.heartbeat, bytes, now),
             ClusterContent::Unknown => Ok(()),
         };
-        if let Err(failure) = result {
+        if let Err(SecondMachine) = result {
             self.phase = Phase::Ended;
-            self.actions.push_back(Action::Output(Output::End(failure)));
+            self.actions.push_back(Action::Output(Output::End));
         }
     }
 
-    fn on_own_frame(&mut self, number: u64, bytes: &Bytes, now: Tick) -> Result<(), LinkFailure> {
+    fn on_own_frame(&mut self, number: u64, bytes: &Bytes, now: Tick) -> Result<(), SecondMachine> {
         if self.frames.on_return(number, bytes)? {
             self.recent.confirm(number, now);
             self.actions.push_back(Action::Confirmed(number));
@@ -387,7 +387,7 @@ impl ClusterLink {
         number: u64,
         bytes: &Bytes,
         now: Tick,
-    ) -> Result<(), LinkFailure> {
+    ) -> Result<(), SecondMachine> {
         let returned = self.heartbeats.on_return(number, fingerprint(bytes))?;
         let Return::New {
             skipped,

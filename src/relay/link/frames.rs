@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{BURST, BURST_PAUSE, LinkFailure, RETURN_WITHIN};
+use super::{BURST, BURST_PAUSE, RETURN_WITHIN, SecondMachine};
 use crate::{
     base::clock::Tick,
     types::cluster::{ClusterLimits, Frame, FrameEntry},
@@ -118,12 +118,12 @@ impl FrameSender {
     ///
     /// # Errors
     /// If this relay has not sent these bytes. Those of older frames are not known any more.
-    pub(super) fn on_return(&mut self, number: u64, bytes: &Bytes) -> Result<bool, LinkFailure> {
+    pub(super) fn on_return(&mut self, number: u64, bytes: &Bytes) -> Result<bool, SecondMachine> {
         if number < self.number {
             return Ok(false);
         }
         if number > self.number || *bytes != self.bytes {
-            return Err(LinkFailure::SecondMachine);
+            return Err(SecondMachine);
         }
         Ok(self.in_flight.take().is_some())
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::{LinkFailure, RETURN_WITHIN};
+use super::{RETURN_WITHIN, SecondMachine};
 use crate::base::{clock::Tick, fnv::fnv1a};
 
 /// The numbers of this relay's heartbeats.
@@ -99,16 +99,16 @@ impl HeartbeatSender {
         &mut self,
         number: u64,
         fingerprint: u64,
-    ) -> Result<Return, LinkFailure> {
+    ) -> Result<Return, SecondMachine> {
         if number > self.last {
-            return Err(LinkFailure::SecondMachine);
+            return Err(SecondMachine);
         }
         let sent = self.sent.iter().find(|sent| sent.number == number);
         let Some(&sent) = sent else {
             return Ok(Return::Copy);
         };
         if sent.fingerprint != fingerprint {
-            return Err(LinkFailure::SecondMachine);
+            return Err(SecondMachine);
         }
         if number <= self.returned {
             return Ok(Return::Copy);

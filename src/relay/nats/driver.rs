@@ -15,7 +15,7 @@ use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
-        link::{LinkFailure, Output},
+        link::Output,
         runtime::{ClusterRunner, PeerService, Relay},
     },
     wire::peer_request_from_wire,
@@ -195,7 +195,7 @@ impl Driver {
                     }
                     self.has_left = true;
                 }
-                Output::End(LinkFailure::SecondMachine) => {
+                Output::End => {
                     tracing::error!(
                         "another machine runs this life of the relay: it is a copy of this one; \
                          this relay ends"

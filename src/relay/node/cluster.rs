@@ -87,17 +87,12 @@ impl ClusterConfig {
         let store = store_hash(&store.to_string());
         runner.run(|node, _, _| node.link_mut().set_store(store));
         let connection = NatsConnection::connect(&self.nats, life).await?;
-        let peers = RelayPeers {
-            relay: relay.clone(),
-            flags: flags.clone(),
-            stats: stats.clone(),
-        };
         Ok(Some(ClusterDriver::start(
             connection,
             relay,
             runner,
             flags.clone(),
-            Arc::new(peers),
+            Arc::new(RelayPeers(stats.clone())),
         )))
     }
 }

@@ -164,12 +164,13 @@ impl World {
                         self.crash_at_once(relay);
                     }
                 }
-                Output::End(failure) if self.is_cloned(relay) => {
-                    self.log.say(|| format!("relay {relay} ends: {failure:?}"));
+                Output::End if self.is_cloned(relay) => {
+                    self.log
+                        .say(|| format!("relay {relay} ends: it has a clone"));
                     return self.relay_crashes(relay);
                 }
-                Output::End(failure) => {
-                    self.violate(|| format!("C2: relay {relay} ends: {failure:?}"));
+                Output::End => {
+                    self.violate(|| format!("C2: relay {relay} ends as if it had a clone"));
                 }
                 Output::Left { told } => self.leaves(relay, told),
                 Output::ReadFlags => self.read_flags(relay),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::fault::Fault,
-    relay::link::{Action, BURST_PAUSE, LinkFailure, Output, Resync},
+    relay::link::{Action, BURST_PAUSE, Output, Resync},
     types::cluster::LifeId,
 };
 
@@ -231,7 +231,7 @@ fn clone_runs(fault: Fault) -> Outcome {
         world.notify(clone, 100 + step, 1);
         world.run(100);
     }
-    let end = Action::Output(Output::End(LinkFailure::SecondMachine));
+    let end = Action::Output(Output::End);
     let ended = [0, clone].map(|node| world.first(node, &end).is_some());
     ensure!(ended.contains(&true), "both machines run on");
     Ok(())
@@ -247,7 +247,7 @@ fn a_clone_that_counts_nothing_ends_by_its_heartbeats() {
     let mut world = World::settled(2, Fault::None);
     let clone = world.start_as(LifeId(1));
     world.run(3_000);
-    let end = Action::Output(Output::End(LinkFailure::SecondMachine));
+    let end = Action::Output(Output::End);
     assert!(
         [0, clone]
             .iter()

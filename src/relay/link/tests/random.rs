@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::Fault},
-    relay::link::{Action, LinkFailure, Output},
+    relay::link::{Action, Output},
 };
 
 const SEEDS: u64 = 400;
@@ -109,7 +109,7 @@ fn watch(world: &World, exact: bool) -> Outcome {
             !exact || twice.is_none(),
             "relay {number} applied {twice:?}"
         );
-        let end = Action::Output(Output::End(LinkFailure::SecondMachine));
+        let end = Action::Output(Output::End);
         ensure!(
             node.log.iter().all(|(_, action)| *action != end),
             "relay {number} ended"

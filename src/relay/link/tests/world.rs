@@ -549,7 +549,7 @@ impl World {
                 let made_at = self.made_at[&(own.life, frame)];
                 own.confirmed_at = own.confirmed_at.max(made_at);
             }
-            Action::Output(Output::End(_)) => self.crash(node),
+            Action::Output(Output::End) => self.crash(node),
             Action::CheckGroups(_) | Action::Degraded(_) => {}
             Action::Output(_) => {}
         }

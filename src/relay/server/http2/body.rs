@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Sleep, sleep, timeout};
 use tonic::Status;
 
@@ -181,10 +181,6 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         self.incoming.as_ref().is_none_or(Incoming::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
     }
 }
 

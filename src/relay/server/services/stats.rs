@@ -36,7 +36,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct StatsSource {
     pub(super) relay: Relay,
-    flags: Flags,
+    pub(super) flags: Flags,
     /// The services exist before the connections.
     pub(super) connections: Arc<OnceLock<Arc<Connections>>>,
     store: Arc<dyn BlobStore>,
