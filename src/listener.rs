@@ -37,7 +37,7 @@ pub use self::{
     builder::ListenerBuilder,
     config::ListenerConfig,
     handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
-    hooks::{Action, Hooks, ListenerError},
+    hooks::{Action, Hooks},
     listeners::Listeners,
     poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
     shared::{ListenerMonitor, ListenerStats, QueryState},

@@ -133,7 +133,7 @@ pub(super) async fn notify(shared: &Shared) {
     };
     let notify = publisher.notify(vec![notification]);
     if let Err(error) = in_time(NOTIFY_TIMEOUT, "the notification", notify).await {
-        shared.report_error(Action::Poison, None, error);
+        shared.report_error(Action::Poison, None, &error);
     }
 }
 
