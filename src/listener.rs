@@ -39,7 +39,7 @@ pub use self::{
     handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
     hooks::{Action, Hooks},
     listeners::Listeners,
-    poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
+    poison_queue::{PoisonedMessage, Redriven, redrive},
     shared::{ListenerMonitor, ListenerStats, QueryState},
 };
 pub use crate::listener::scaling::ListenerMode;

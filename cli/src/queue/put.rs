@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use reveille::{
     Accepted, Client, Notification, Publisher, PublisherOptions, QueueAddress, duration,
-    listener::{RedriveOptions, redrive},
+    listener::redrive,
     queue::{NewMessage, WorkQueue},
 };
 use serde_json::{Value, json};
@@ -51,9 +51,6 @@ pub(super) struct Move {
     /// Maximum number of messages [default: all]
     #[arg(long, value_name = "N", value_parser = values::positive::<u64>)]
     count: Option<u64>,
-    /// Move poison messages with the error that a listener added, instead of the original messages
-    #[arg(long)]
-    as_is: bool,
     /// Notify the relay, so that listeners wake
     #[arg(long)]
     notify: bool,
@@ -140,11 +137,7 @@ impl Move {
         // A bad relay URL fails here, before any message is moved.
         let client = self.notify.then(|| target.client()).transpose()?;
         let (from, to) = (open(&self.from).await?, open(&self.to).await?);
-        let options = RedriveOptions {
-            count: self.count,
-            as_is: self.as_is,
-        };
-        let done = redrive(&*from, &*to, &options).await?;
+        let done = redrive(&*from, &*to, self.count).await?;
         let mut stored = Stored::new(&target, to.address(), Duration::ZERO, client);
         if done.moved > 0 {
             stored.add(done.moved, done.bytes);
