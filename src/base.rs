@@ -8,7 +8,7 @@ pub(crate) mod causes;
 pub(crate) mod clock;
 pub mod duration;
 #[cfg(feature = "console")]
-pub(crate) mod eviction;
+pub(crate) mod evicting_pool;
 pub(crate) mod fault;
 #[cfg(any(feature = "policy-file", feature = "relay", feature = "tls"))]
 #[cfg_attr(

@@ -31,7 +31,7 @@ pub(crate) use prometheus::{Metric, Metrics, metric_table};
 
 use self::hosts::Hosts;
 use crate::{
-    base::{eviction::EvictingPool, task::Scope},
+    base::{evicting_pool::EvictingPool, task::Scope},
     error::{Error, ErrorKind, Result},
 };
 

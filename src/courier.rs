@@ -6,7 +6,7 @@
 
 mod config;
 mod dead_letters;
-mod forget;
+mod forget_machine;
 pub(crate) mod handover;
 #[cfg(feature = "relay")]
 pub(crate) mod host;
@@ -29,7 +29,7 @@ pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},
     dead_letters::DeadLetter,
-    forget::Forgotten,
+    forget_machine::Forgotten,
     manager::QueueManager,
     message::{Destination, MessageId},
     status::{

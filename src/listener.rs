@@ -38,9 +38,9 @@ pub use self::{
     builder::ListenerBuilder,
     config::ListenerConfig,
     handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected, RetryAfter},
-    hooks::{Action, Hooks, ListenerError},
+    hooks::{Action, Hooks},
     listeners::Listeners,
-    poison_queue::{PoisonedMessage, RedriveOptions, Redriven, redrive},
+    poison_queue::{PoisonedMessage, Redriven, redrive},
     shared::{ListenerMonitor, ListenerStats, QueryState},
     stream::{Messages, Received},
 };

@@ -18,7 +18,7 @@ mod report;
 mod session;
 mod size;
 #[cfg(feature = "relay")]
-mod stream_lifecycle;
+mod stream_heartbeat;
 mod traits;
 mod work;
 
@@ -39,6 +39,6 @@ pub use session::{
     SubscribeOptions, Welcome,
 };
 #[cfg(feature = "relay")]
-pub(crate) use stream_lifecycle::{Drain, StreamAction, StreamLifecycle};
+pub(crate) use stream_heartbeat::{Drain, StreamAction, StreamLifecycle};
 pub use traits::{FlagWatch, GlobalFlag, Notifier, ReportFuture, WakeStream};
 pub use work::{WakeReason, WorkDetected};

@@ -18,7 +18,7 @@ use hyper_util::{
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::base::{
-    eviction::{EvictingPool, PoolPlace},
+    evicting_pool::{EvictingPool, PoolPlace},
     task::Scope,
 };
 

@@ -122,7 +122,7 @@ pub(super) async fn deliver(
         AttemptEnd::Failed(error, _) if in_flight.taken_elsewhere => {
             shared.count(|stats| stats.failed += 1);
             let text = format!("message `{}`: {error}", message.id);
-            in_flight.report_error(Action::Handle, Error::new(ErrorKind::Internal, text));
+            in_flight.report_error(Action::Handle, &Error::new(ErrorKind::Internal, text));
         }
         AttemptEnd::Failed(error, verdict) => in_flight.judge(error, verdict, attempts).await,
         AttemptEnd::Abandoned => {
@@ -232,7 +232,7 @@ impl InFlightMessage<'_> {
             }
             Err(error) if error.kind() == ErrorKind::Conflict => self.on_lost(),
             Err(error) => {
-                self.report_error(Action::Renew, error);
+                self.report_error(Action::Renew, &error);
                 // The outcome is unknown: the renewal may have happened.
                 self.visible_by = instant_after(Instant::now(), timeout);
                 // The message is still hidden, and its receipt stays valid until another listener
@@ -270,7 +270,7 @@ impl InFlightMessage<'_> {
         }
         match outcome {
             Err(error) if error.kind() != ErrorKind::Conflict => {
-                self.report_error(Action::Delete, error);
+                self.report_error(Action::Delete, &error);
                 self.report_return();
             }
             // The listener that got it since handles it once more; there is nothing to do here.
@@ -347,7 +347,7 @@ impl InFlightMessage<'_> {
             if (verdict, disposition) != (Verdict::Rejected, Disposition::Poison) {
                 let (id, gets) = (&self.message.id, self.message.dequeue_count);
                 let text = format!("message `{id}`, got {gets} times: {error}");
-                self.report_error(Action::Handle, Error::new(ErrorKind::Internal, text));
+                self.report_error(Action::Handle, &Error::new(ErrorKind::Internal, text));
             }
         }
         self.dispose(disposition, error, attempts).await;
@@ -357,7 +357,7 @@ impl InFlightMessage<'_> {
     async fn unreadable(&mut self, fault: Error) {
         let shared = self.shared;
         shared.count(|stats| stats.failed += 1);
-        self.report_error(Action::Handle, fault.clone());
+        self.report_error(Action::Handle, &fault);
         let (disposition, untried) = {
             let mut attempts = shared.attempts();
             let disposition = attempts.on_unreadable(self.message, &fault);
@@ -397,7 +397,7 @@ impl InFlightMessage<'_> {
             // or inside a queue that retries. Then the message is visible after the delay.
             Err(error) if error.kind() == ErrorKind::Conflict => self.shared.report_hidden(delay),
             Err(error) => {
-                self.report_error(Action::Release, error);
+                self.report_error(Action::Release, &error);
                 if in_doubt {
                     self.shared.report_hidden(delay);
                 }
@@ -426,7 +426,7 @@ impl InFlightMessage<'_> {
                 tokio::join!(self.delete(Settled::Poisoned), poison_queue::notify(shared));
             }
             Err(error) => {
-                self.report_error(Action::Poison, error);
+                self.report_error(Action::Poison, &error);
                 let delay = shared.retry_after(message.dequeue_count);
                 self.release(delay, true).await;
             }
@@ -439,7 +439,7 @@ impl InFlightMessage<'_> {
         self.shared.report_hidden(left);
     }
 
-    fn report_error(&self, action: Action, error: Error) {
+    fn report_error(&self, action: Action, error: &Error) {
         self.shared
             .report_error(action, Some(&self.message.id), error);
     }

@@ -138,7 +138,7 @@ impl DequeueTask<'_> {
                 self.start_deliveries(batch, places, asked);
                 AfterEmpty::Again
             }
-            Err(error) => on_failed(shared, self.id, error),
+            Err(error) => on_failed(shared, self.id, &error),
         }
     }
 
@@ -244,14 +244,13 @@ fn on_empty(shared: &Shared, id: TaskId) -> AfterEmpty {
     next
 }
 
-fn on_failed(shared: &Shared, id: TaskId, error: Error) -> AfterEmpty {
-    let kind = error.kind();
+fn on_failed(shared: &Shared, id: TaskId, error: &Error) -> AfterEmpty {
     shared.report_error(Action::Get, None, error);
     let resolution = shared.queue.limits().resolution;
     let visibility = shared.config.visibility_timeout.saturating_add(resolution);
     let next = {
         let Core { scaler, rng } = &mut *shared.core();
-        scaler.failed(id, kind, visibility, shared.clock.now(), rng)
+        scaler.failed(id, error.kind(), visibility, shared.clock.now(), rng)
     };
     shared.changed.notify_one();
     next

@@ -49,22 +49,11 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = (message, error);
     }
 
-    /// A call failed. The listener continues, and its log lines are rate-limited.
-    fn on_error(&self, error: &ListenerError) {
-        let _ = error;
+    /// An action failed, for this message if it concerns a single one. The listener continues, and its
+    /// log lines are rate-limited.
+    fn on_error(&self, action: Action, message_id: Option<&MessageId>, error: &Error) {
+        let _ = (action, message_id, error);
     }
-}
-
-/// An error of a listener, with its action and message.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct ListenerError {
-    /// The action that failed.
-    pub action: Action,
-    /// The message; `None` where the action concerns no single message.
-    pub message_id: Option<MessageId>,
-    /// The cause.
-    pub error: Error,
 }
 
 /// An action of a listener that may fail.
@@ -103,11 +92,5 @@ impl Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format!("{self:?}").to_lowercase())
-    }
-}
-
-impl fmt::Display for ListenerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.action, self.error)
     }
 }

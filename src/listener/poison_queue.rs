@@ -45,17 +45,6 @@ pub struct PoisonedMessage {
     pub body_base64: Option<String>,
 }
 
-/// Options of [`redrive`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RedriveOptions {
-    /// The maximum number of messages; `None` moves as many as the queue holds at the start, so
-    /// that messages that arrive or return during the move do not prolong it.
-    pub count: Option<u64>,
-    /// Whether a [`PoisonedMessage`] is moved unchanged, with its error, instead of the message
-    /// inside.
-    pub as_is: bool,
-}
-
 /// The result of [`redrive`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -133,12 +122,13 @@ pub(super) async fn notify(shared: &Shared) {
     };
     let notify = publisher.notify(vec![notification]);
     if let Err(error) = in_time(NOTIFY_TIMEOUT, "the notification", notify).await {
-        shared.report_error(Action::Poison, None, error);
+        shared.report_error(Action::Poison, None, &error);
     }
 }
 
-/// Moves messages from one queue into another. Each message is put before it is deleted: after an
-/// interruption a message may be in both queues, and none is lost.
+/// Moves at most `count` messages from one queue into another; `None` moves as many as the queue holds at
+/// the start, so that messages that arrive or return during the move do not prolong it. Each message is
+/// put before it is deleted: after an interruption a message may be in both queues, and none is lost.
 ///
 /// A [`PoisonedMessage`] becomes the message that could not be handled, under a new id and with a
 /// new dequeue count. No listener is notified: the caller does that.
@@ -152,14 +142,14 @@ pub(super) async fn notify(shared: &Shared) {
 pub async fn redrive(
     from: &dyn WorkQueue,
     to: &dyn WorkQueue,
-    options: &RedriveOptions,
+    count: Option<u64>,
 ) -> Result<Redriven> {
     // Not by their addresses: two databases may have a queue of one name.
     if from.to_string() == to.to_string() {
         let rule = format_args!("must be another queue than `{from}`");
         return Err(Error::invalid("to", rule));
     }
-    let mut left = match options.count {
+    let mut left = match count {
         Some(count) => count,
         None => from.depth().await?,
     };
@@ -173,7 +163,7 @@ pub async fn redrive(
         }
         left = left.saturating_sub(messages.len() as u64);
         for message in messages {
-            match move_one(from, to, options, message).await? {
+            match move_one(from, to, message).await? {
                 Some(bytes) => {
                     done.moved += 1;
                     done.bytes += bytes;
@@ -189,10 +179,9 @@ pub async fn redrive(
 async fn move_one(
     from: &dyn WorkQueue,
     to: &dyn WorkQueue,
-    options: &RedriveOptions,
     message: Message,
 ) -> Result<Option<u64>> {
-    let body = original(&message, options.as_is).filter(|body| body.len() <= to.limits().body);
+    let body = original(&message).filter(|body| body.len() <= to.limits().body);
     let Some(body) = body else { return Ok(None) };
     match to.put(vec![NewMessage::new(body.clone())]).await {
         Err(error) if error.kind() == ErrorKind::Invalid => return Ok(None),
@@ -231,14 +220,14 @@ impl PoisonedMessage {
 }
 
 /// Returns the body for the other queue; `None` where it cannot be read.
-fn original(message: &Message, as_is: bool) -> Option<Bytes> {
+fn original(message: &Message) -> Option<Bytes> {
     let body = message.payload().ok()?;
     match serde_json::from_slice::<PoisonedMessage>(body) {
-        Ok(poisoned) if !as_is => match poisoned.body_base64 {
+        Ok(poisoned) => match poisoned.body_base64 {
             Some(body) => STANDARD.decode(body).ok().map(Bytes::from),
             None => Some(poisoned.body.into()),
         },
-        _ => Some(body.clone()),
+        Err(_) => Some(body.clone()),
     }
 }
 
@@ -282,7 +271,7 @@ mod tests {
         let (poison, orders) = (queue("orders-poison"), queue("orders"));
         put(&poison, (0..70).map(|number| poisoned(&number.to_string()))).await;
         put(&poison, ["as it was".to_owned()]).await;
-        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let done = redrive(&poison, &orders, None).await;
         let done = done.expect("in memory");
         assert_eq!((done.moved, done.left), (71, 0));
         assert_eq!(poison.depth().await.expect("in memory"), 0);
@@ -292,17 +281,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_are_moved_than_asked_for_and_errors_stay_where_that_is_wanted() {
+    async fn no_more_are_moved_than_asked_for() {
         let (poison, orders) = (queue("orders-poison"), queue("orders"));
         put(&poison, (0..5).map(|number| poisoned(&number.to_string()))).await;
-        let options = RedriveOptions {
-            count: Some(2),
-            as_is: true,
-        };
-        let done = redrive(&poison, &orders, &options).await.expect("moved");
+        let done = redrive(&poison, &orders, Some(2)).await.expect("moved");
         assert_eq!(done.moved, 2);
         assert_eq!(poison.depth().await.expect("in memory"), 3);
-        assert_eq!(bodies(&orders).await, [poisoned("0"), poisoned("1")]);
+        assert_eq!(bodies(&orders).await, ["0", "1"]);
     }
 
     #[tokio::test]
@@ -311,7 +296,7 @@ mod tests {
         let mut wrapped: serde_json::Value = serde_json::from_str(&poisoned("")).expect("JSON");
         wrapped["body_base64"] = "/wAN".into();
         put(&poison, [wrapped.to_string()]).await;
-        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let done = redrive(&poison, &orders, None).await;
         assert_eq!(done.expect("in memory").moved, 1);
         let got = orders.get(1, VISIBILITY_TIMEOUT).await.expect("in memory");
         assert_eq!(&got[0].body[..], [255, 0, 13]);
@@ -324,7 +309,7 @@ mod tests {
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
         let away = Error::new(ErrorKind::Unavailable, "it restarts");
         orders.fail(Call::Put, 1, away);
-        let failed = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let failed = redrive(&poison, &orders, None).await;
         assert_eq!(failed.expect_err("one").kind(), ErrorKind::Unavailable);
         assert_eq!(poison.depth().await.expect("in memory"), 3);
         assert_eq!(orders.depth().await.expect("in memory"), 0);
@@ -336,7 +321,7 @@ mod tests {
         let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
         orders.fail(Call::Put, 1, Error::invalid("body", "must be text"));
-        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let done = redrive(&poison, &orders, None).await;
         let done = done.expect("moved");
         assert_eq!((done.moved, done.left), (2, 1));
         assert_eq!(poison.depth().await.expect("in memory"), 1);
@@ -346,7 +331,7 @@ mod tests {
     async fn a_queue_is_not_moved_into_itself() {
         let orders = queue("orders");
         put(&orders, ["one".to_owned()]).await;
-        let refused = redrive(&orders, &orders, &RedriveOptions::default()).await;
+        let refused = redrive(&orders, &orders, None).await;
         let error = refused.expect_err("the same queue");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("to: must be another"), "{error}");

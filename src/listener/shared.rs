@@ -15,7 +15,7 @@ use super::{
     builder::ListenerBuilder,
     config::ListenerConfig,
     handler::AnyHandler,
-    hooks::{Action, Hooks, ListenerError},
+    hooks::{Action, Hooks},
     poison::{AttemptLimits, Attempts},
 };
 use crate::{
@@ -254,7 +254,7 @@ impl Shared {
         &self,
         action: Action,
         message_id: Option<&MessageId>,
-        error: Error,
+        error: &Error,
     ) {
         self.count(|stats| stats.errors += 1);
         let silent = lock(&self.log_limiter).count(action as usize, self.clock.now());
@@ -263,12 +263,7 @@ impl Shared {
             let id = message_id.map(MessageId::as_str);
             tracing::warn!(%queue, %action, id, silent, %error, "a call failed; the listener continues");
         }
-        let error = ListenerError {
-            action,
-            message_id: message_id.cloned(),
-            error,
-        };
-        self.hook((), |hooks| hooks.on_error(&error));
+        self.hook((), |hooks| hooks.on_error(action, message_id, error));
     }
 }
 

@@ -153,7 +153,7 @@ impl Supervisor {
         match work {
             Some(Ok(work)) => self.on_wake_up(&work),
             Some(Err(error)) => {
-                self.shared.report_error(Action::Listen, None, error);
+                self.shared.report_error(Action::Listen, None, &error);
                 let relay = self.relay.as_mut();
                 // A proxy may have refused it, and may accept it in a minute.
                 if relay.is_some_and(|relay| relay.wakes.ask_again(RETRY_AFTER_REFUSAL)) {
@@ -203,7 +203,7 @@ impl Supervisor {
                 // Its messages become visible again, and only this listener can report that.
                 shared.report_hidden(shared.config.visibility_timeout);
                 let text = format!("a dequeue task panicked: {text}");
-                shared.report_error(Action::Get, None, Error::new(ErrorKind::Internal, text));
+                shared.report_error(Action::Get, None, &Error::new(ErrorKind::Internal, text));
                 tokio::time::sleep(RESTART_AFTER_PANIC).await;
             }
             shared.change(|scaler, now, _| scaler.on_task_panicked(id, now));
@@ -225,7 +225,7 @@ impl Supervisor {
         if let Err(error) = outcome
             && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable)
         {
-            self.shared.report_error(Action::Report, None, error);
+            self.shared.report_error(Action::Report, None, &error);
         }
     }
 }
@@ -264,7 +264,7 @@ async fn query_depth(shared: Arc<Shared>) {
         },
         () = shared.stopping.cancelled() => return,
     };
-    let wanted = wanted.map_err(|error| shared.report_error(Action::Depth, None, error));
+    let wanted = wanted.map_err(|error| shared.report_error(Action::Depth, None, &error));
     shared.scaler(|scaler, now, _| {
         if let Ok((_, most)) = wanted {
             scaler.set_policy_limit(most);

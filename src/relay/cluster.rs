@@ -8,11 +8,11 @@
 //! A publisher is answered when [`ClusterNode::confirmed_position`] has reached the position that
 //! the hub returned after its causes were counted (C8).
 
-mod hand_over;
 mod node;
+mod timer_hand_over;
 mod walks;
 
 pub(crate) use self::{
-    hand_over::{HandedOver, TimerHandOver, TimersReply},
     node::{ClusterNode, ClusterStats},
+    timer_hand_over::{HandedOver, TimerHandOver, TimersReply},
 };

@@ -25,7 +25,7 @@
 
 mod cluster_link;
 mod frames;
-mod heartbeat_sender;
+mod own_heartbeats;
 mod peer;
 mod recent_queues;
 
@@ -101,8 +101,6 @@ pub(crate) enum Resync {
 #[derive(Debug)]
 struct SecondMachine;
 
-/// The interval of heartbeats, with a random change of a tenth.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 /// An own message that has not returned after this time is an interruption, and a frame is
 /// published again.
 const RETURN_WITHIN: Duration = Duration::from_millis(250);

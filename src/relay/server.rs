@@ -20,7 +20,7 @@ pub(crate) use self::http2::{
     all_connections::Connections,
     tls::Tls,
 };
-pub use self::http2::{limits::ServerLimits, tls::ServerTls};
+pub use self::http2::{server_limits::ServerLimits, tls::ServerTls};
 #[cfg(feature = "nats")]
 pub(crate) use self::services::peers::RelayPeers;
 #[cfg(feature = "courier")]

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{GroupName, Limits, ListenerId, Selector, WorkDetected, notification::check_delay};
+use super::{
+    GroupName, Limits, ListenerId, Selector, WorkDetected, notification::check_delay,
+    stream_heartbeat::clamp_heartbeat,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A subscriber's request.
@@ -189,13 +192,5 @@ impl SubscribeOptions {
     /// Returns the heartbeat within its limits; zero is the default.
     pub fn clamped_heartbeat(&self) -> Duration {
         clamp_heartbeat(self.heartbeat)
-    }
-}
-
-/// Returns a heartbeat within its limits; zero is the default.
-pub(super) fn clamp_heartbeat(heartbeat: Duration) -> Duration {
-    match heartbeat {
-        Duration::ZERO => Limits::HEARTBEAT,
-        stated => stated.clamp(Limits::HEARTBEAT_MIN, Limits::HEARTBEAT_MAX),
     }
 }

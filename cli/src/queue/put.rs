@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use reveille::{
     Accepted, Notification, Publisher, QueueAddress, duration,
-    listener::{RedriveOptions, redrive},
+    listener::redrive,
     queue::{NewMessage, WorkQueue},
 };
 use serde_json::{Value, json};
@@ -131,11 +131,7 @@ impl Move {
         // A bad relay URL fails here, before any message is moved.
         let mut stored = Stored::new(&target, self.notify, Duration::ZERO)?;
         let (from, to) = (open(&self.from).await?, open(&self.to).await?);
-        let options = RedriveOptions {
-            count: self.count,
-            ..RedriveOptions::default()
-        };
-        let done = redrive(&*from, &*to, &options).await?;
+        let done = redrive(&*from, &*to, self.count).await?;
         if done.moved > 0 {
             stored.add(to.address(), done.moved, done.bytes);
         }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::{
     error::{Error, ErrorKind},
-    listener::{Action, Hooks, ListenerError, PoisonedMessage, Rejected},
+    listener::{Action, Hooks, PoisonedMessage, Rejected},
+    queue::MessageId,
     testing::ScriptedQueue,
 };
 
@@ -16,9 +17,9 @@ use crate::{
 struct Errors(Arc<Mutex<Vec<(Action, String)>>>);
 
 impl Hooks for Errors {
-    fn on_error(&self, error: &ListenerError) {
+    fn on_error(&self, action: Action, _: Option<&MessageId>, error: &Error) {
         let mut all = self.0.lock().expect("no panic");
-        all.push((error.action, error.error.to_string()));
+        all.push((action, error.to_string()));
     }
 }
 
@@ -299,7 +300,7 @@ impl Hooks for Panicking {
         panic!("on_mode_changed")
     }
 
-    fn on_error(&self, _: &ListenerError) {
+    fn on_error(&self, _: Action, _: Option<&MessageId>, _: &Error) {
         panic!("on_error")
     }
 }

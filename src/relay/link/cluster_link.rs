@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    Action, HEARTBEAT, ISOLATED_AFTER, LinkConfig, Output, READY_AFTER, REPLACE_AFTER,
-    REPLACE_AGAIN, Resync, SecondMachine, UNSENT_AGAIN,
+    Action, ISOLATED_AFTER, LinkConfig, Output, READY_AFTER, REPLACE_AFTER, REPLACE_AGAIN, Resync,
+    SecondMachine, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
-    heartbeat_sender::{HeartbeatSender, Return, fingerprint},
+    own_heartbeats::{HEARTBEAT, HeartbeatSender, Return, fingerprint},
     peer::{Peer, PeerStats, PeerTable, Silence},
     recent_queues::RecentQueues,
 };

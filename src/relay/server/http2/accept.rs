@@ -16,11 +16,11 @@ use super::{
     all_connections::{Addresses, Connections},
     connection::{self, Transport, read_preface},
     incidents::Incident,
-    limits::ServerLimits,
+    server_limits::ServerLimits,
     tls::{Peer, PeerCertificate, ServerTls, Tls},
 };
 use crate::{
-    base::{eviction::PoolPlace, task::Scope},
+    base::{evicting_pool::PoolPlace, task::Scope},
     error::{Error, ErrorKind, Result},
     relay::server::access::Access,
 };

@@ -205,7 +205,7 @@ mod tests {
 
     use crate::relay::server::{
         access::Access,
-        http2::{accept::ServerConfig, limits::ServerLimits, tls::PeerCertificate},
+        http2::{accept::ServerConfig, server_limits::ServerLimits, tls::PeerCertificate},
     };
 
     /// Returns the activity of a connection on loopback with default limits.

@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     accept::ServerConfig,
     incidents::Incidents,
-    limits::{MemoryGuard, connection_limits, open_files, retry_later},
+    server_limits::{MemoryGuard, connection_limits, open_files, retry_later},
     tls::Tls,
 };
 use crate::{
-    base::{eviction::EvictingPool, network::network, sync::lock},
+    base::{evicting_pool::EvictingPool, network::network, sync::lock},
     error::{Error, ErrorKind, Result},
     relay::hub::LimitUse,
 };

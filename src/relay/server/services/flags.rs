@@ -25,7 +25,7 @@ use crate::{
                 Access,
                 requester::{Needs, Requester, StreamGuard},
             },
-            http2::{activity::check_accepts_streams, limits::retry_later},
+            http2::{activity::check_accepts_streams, server_limits::retry_later},
             lists::Lists,
         },
     },

@@ -11,7 +11,7 @@ use crate::{
     relay::{
         runtime::PeerService,
         server::{
-            http2::limits::retry_later,
+            http2::server_limits::retry_later,
             lists::{List, own_page, ranked},
         },
     },

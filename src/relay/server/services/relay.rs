@@ -29,7 +29,7 @@ use crate::{
             },
             http2::{
                 activity::{Activity, check_accepts_streams},
-                limits::retry_later,
+                server_limits::retry_later,
             },
         },
     },

@@ -3,12 +3,15 @@
 //! Their returns are the link's clock: peers are judged by them (C7), and so is this relay's own
 //! connection (C7, C9). A paused relay therefore judges no peer by the messages of its pause.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 
 use super::{RETURN_WITHIN, SecondMachine};
 use crate::base::{clock::Tick, fnv::fnv1a};
+
+/// The interval of heartbeats, with a random change of a tenth.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The numbers of this relay's heartbeats.
 #[derive(Debug, Default)]
