@@ -48,7 +48,6 @@ pub(crate) use self::{
     decisions::{Decision, DecisionKind},
     figures::{ListenerStats, QueueStats},
     inbox::Filled,
-    lost::Named,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
     no_subscribers::UnservedQueue,

@@ -1,4 +1,4 @@
-//! The tasks that run the hub: timers, fan-out, forgetting, and the log of silent listeners.
+//! The tasks that run the hub: timers, fan-out, forgetting, and the log of lost listeners.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -12,13 +12,11 @@ use crate::{
         sync::lock,
         task::Scope,
     },
-    relay::hub::{Named, WakeBatch},
+    relay::hub::WakeBatch,
 };
 
 /// The interval of log lines about lost listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// The interval of searches for listeners that do not report: it locks each subscription.
-const SILENCE_EVERY: Duration = Duration::from_secs(5);
 /// The interval of the history's samples, and of the rates.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Forgetting scans all queues, so it runs at most once a minute.
@@ -31,8 +29,8 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
     scope.spawn_restarting("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (shared.config.forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
     let listeners = Arc::clone(shared);
-    scope.spawn_restarting("listeners that do not answer", move || {
-        log_listeners_without_answer(Arc::clone(&listeners))
+    scope.spawn_restarting("lost listeners", move || {
+        log_lost_listeners(Arc::clone(&listeners))
     });
     let sampled = Arc::clone(shared);
     scope.spawn_restarting("samples", move || sample(Arc::clone(&sampled)));
@@ -143,11 +141,10 @@ async fn forget(shared: Arc<RelayInner>, every: Duration) {
     }
 }
 
-/// Logs each listener that was lost, or that was woken and does not report, once.
-async fn log_listeners_without_answer(shared: Arc<RelayInner>) {
+/// Logs each listener that was lost, once.
+async fn log_lost_listeners(shared: Arc<RelayInner>) {
     let mut ticks = tokio::time::interval(LOG_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut search_at = Tick::default();
     loop {
         ticks.tick().await;
         let lost = shared.hub.take_lost();
@@ -157,30 +154,6 @@ async fn log_listeners_without_answer(shared: Arc<RelayInner>) {
         }
         if lost.others > 0 {
             tracing::warn!(listeners = lost.others, "more listeners are gone");
-        }
-        let now = shared.clock.now();
-        if now < search_at {
-            continue;
-        }
-        search_at = now + SILENCE_EVERY;
-        let (mut silent, mut after) = (Named::default(), None);
-        loop {
-            after = shared.hub.find_silent(after, &mut silent, now);
-            if after.is_none() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        for silent in &silent.listeners {
-            let (listener, queue) = (&silent.listener_id, silent.queue.as_ref().map(display));
-            let seconds = silent.silent_for.as_secs();
-            tracing::warn!(%listener, queue, seconds, "a listener was woken and has not reported");
-        }
-        if silent.others > 0 {
-            tracing::warn!(
-                listeners = silent.others,
-                "more listeners were woken and have not reported"
-            );
         }
     }
 }

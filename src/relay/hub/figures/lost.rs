@@ -1,4 +1,4 @@
-//! Listeners that were lost, or that do not report: for the lists and for the log.
+//! Listeners that were lost: for the lists and for the log.
 //!
 //! A lost listener did not answer in time, so its connection was ended. It is listed for an hour, or
 //! until a listener with its id subscribes here. A listener often notices a dead connection before
@@ -54,8 +54,6 @@ pub(crate) struct NamedListener {
     pub(crate) listener_id: ListenerId,
     /// Its first selector.
     pub(crate) queue: Option<Selector>,
-    /// How long it has been silent; zero for a lost one.
-    pub(crate) silent_for: Duration,
 }
 
 /// Lost listeners in the list, and selectors of each.
@@ -76,7 +74,7 @@ impl Hub {
         stats.selectors_omitted = stats.selectors.len() > selectors_left;
         stats.selectors.truncate(selectors_left);
         let mut list = lock(&self.lost.list);
-        list.unlogged.add(subscription, Duration::ZERO);
+        list.unlogged.add(subscription);
         if list.order.len() == LOST {
             list.remove_oldest();
         }
@@ -150,25 +148,6 @@ impl Hub {
             .retain(|named| !back.contains_key(&named.listener_id));
         unlogged
     }
-
-    /// Adds the listeners after the given one that were woken and do not report, each once. Returns
-    /// where to continue, or `None` at the end.
-    pub(crate) fn find_silent(
-        &self,
-        after: Option<SubscriptionId>,
-        silent: &mut Named,
-        now: Tick,
-    ) -> Option<SubscriptionId> {
-        let some = self.subscriptions_after(after, STEP);
-        for subscription in &some {
-            let found = subscription.lock().take_silence(subscription, now);
-            if let Some(silent_for) = found {
-                silent.add(subscription, silent_for);
-            }
-        }
-        let last = some.last().filter(|_| some.len() == STEP);
-        last.map(|subscription| subscription.id)
-    }
 }
 
 impl LostList {
@@ -186,7 +165,7 @@ impl LostList {
 }
 
 impl Named {
-    fn add(&mut self, subscription: &Subscription, silent_for: Duration) {
+    fn add(&mut self, subscription: &Subscription) {
         if self.listeners.len() == NAMED {
             self.others += 1;
             return;
@@ -194,7 +173,6 @@ impl Named {
         self.listeners.push(NamedListener {
             listener_id: subscription.listener_id.clone(),
             queue: subscription.selectors.first().cloned(),
-            silent_for,
         });
     }
 }

@@ -55,8 +55,6 @@ pub(crate) struct Inbox {
     pub(crate) reports: bool,
     /// The first wake-up since the newest report; [`Tick::NEVER`] without one.
     woken_at: Tick,
-    /// The log has the line that the listener is silent.
-    silence_logged: bool,
     /// The queue of the oldest message that the listener handles, and when that began;
     /// [`Tick::NEVER`] without one.
     busiest: u64,
@@ -88,7 +86,6 @@ pub(crate) type DetachedCursors = IntoIter<u64, Box<Cursor>>;
 const STEP: usize = 1024;
 /// A listener reports within milliseconds after a wake-up, and later while its queue's service is slow.
 const SILENT_FROM: Duration = Duration::from_secs(3);
-const LOGGED_FROM: Duration = Duration::from_secs(10);
 
 /// The contents of a Wake.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +117,6 @@ impl Inbox {
             drawn: None,
             reports: false,
             woken_at: Tick::NEVER,
-            silence_logged: false,
             busiest: 0,
             busy_since: Tick::NEVER,
             active_dequeue_tasks: 0,
@@ -415,7 +411,7 @@ impl Inbox {
         now: Tick,
     ) -> Reported {
         self.reports = true;
-        (self.woken_at, self.silence_logged) = (Tick::NEVER, false);
+        self.woken_at = Tick::NEVER;
         let before = self.stream_load();
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
         let Some(cursor) = self.cursors.get_mut(&entry.number()) else {
@@ -546,21 +542,6 @@ impl Inbox {
         }
         let mut some = self.cursors.values().take(4 * STEP);
         (!some.any(|cursor| cursor.reported_busy)).then_some(silent)
-    }
-
-    /// Returns the silence of a listener once, for the log.
-    pub(crate) fn take_silence(
-        &mut self,
-        subscription: &Subscription,
-        now: Tick,
-    ) -> Option<Duration> {
-        if self.silence_logged {
-            return None;
-        }
-        let silent = self.silent_for(subscription, now);
-        let silent = silent.filter(|silent| *silent >= LOGGED_FROM)?;
-        self.silence_logged = true;
-        Some(silent)
     }
 
     /// Returns how long the listener has been handling the oldest of its messages.

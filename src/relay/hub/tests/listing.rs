@@ -1,7 +1,6 @@
 //! What the lists state of queues and listeners: depths, silent listeners, lost ones.
 
 use super::*;
-use crate::relay::hub::Named;
 
 fn depth(hub: &Hub, now: Tick) -> Option<(u64, Duration)> {
     let listed = hub.queues("", 1, now);
@@ -35,41 +34,37 @@ fn a_depth_has_the_age_of_its_reading_and_none_replaces_a_newer_one() {
     assert_eq!(depth(&hub, at(23)), Some((0, 3 * SECOND)));
 }
 
-/// Returns the silence that the list shows, and whether the log names it.
-fn silence(hub: &Hub, now: Tick) -> (Option<Duration>, bool) {
-    let listed = hub.listeners(None, 10, now);
-    let mut named = Named::default();
-    assert_eq!(hub.find_silent(None, &mut named, now), None);
-    (listed[0].silent_for, !named.listeners.is_empty())
+/// Returns the silence that the list shows.
+fn silence(hub: &Hub, now: Tick) -> Option<Duration> {
+    hub.listeners(None, 10, now)[0].silent_for
 }
 
 #[test]
-fn a_listener_that_was_woken_and_does_not_report_is_silent_and_named_once() {
+fn a_listener_that_was_woken_and_does_not_report_is_silent() {
     for options in [options(&["orders"]), in_group("workers", &["orders"])] {
-        is_silent_and_named_once(&options);
+        is_silent(&options);
     }
 }
 
-fn is_silent_and_named_once(options: &SubscribeOptions) {
+fn is_silent(options: &SubscribeOptions) {
     let hub = hub();
     let listener = subscribe_with(&hub, options, START);
     take_sent(&hub, &listener, START);
     let at = |second: u64| after(Duration::from_secs(second));
-    assert_eq!(silence(&hub, at(60)), (None, false), "it never reports");
+    assert_eq!(silence(&hub, at(60)), None, "it never reports");
     let drained = |sequence| report("orders", ReportState::Drained, sequence, number());
     say(&hub, &listener, &drained(0), at(60));
-    assert_eq!(silence(&hub, at(600)), (None, false), "it was not woken");
+    assert_eq!(silence(&hub, at(600)), None, "it was not woken");
     let accepted = notify_with(&hub, notification("orders"), at(600));
     take_sent(&hub, &listener, at(600));
-    assert_eq!(silence(&hub, at(602)), (None, false), "it is reading");
-    assert_eq!(silence(&hub, at(605)), (Some(5 * SECOND), false));
+    assert_eq!(silence(&hub, at(602)), None, "it is reading");
+    assert_eq!(silence(&hub, at(605)), Some(5 * SECOND));
     // Further wake-ups do not make it younger.
     notify_with(&hub, notification("orders"), at(606));
     take_sent(&hub, &listener, at(606));
-    assert_eq!(silence(&hub, at(612)), (Some(12 * SECOND), true));
-    assert_eq!(silence(&hub, at(620)), (Some(20 * SECOND), false), "once");
+    assert_eq!(silence(&hub, at(612)), Some(12 * SECOND));
     say(&hub, &listener, &drained(accepted.sequence + 1), at(621));
-    assert_eq!(silence(&hub, at(700)), (None, false));
+    assert_eq!(silence(&hub, at(700)), None);
 }
 
 #[test]
@@ -86,7 +81,7 @@ fn a_busy_listener_is_not_silent_and_its_oldest_message_has_an_age() {
     say(&hub, &listener, &busy("mails", 0), at(20));
     notify_with(&hub, notification("orders"), at(20));
     drain(&listener, at(20));
-    assert_eq!(silence(&hub, at(90)), (None, false));
+    assert_eq!(silence(&hub, at(90)), None);
     assert_eq!(busy_for(at(90)), Some(82 * SECOND), "of the older one");
     say(
         &hub,
