@@ -19,6 +19,7 @@ use super::{
     hosting::HostLock,
     message::Destination,
     recovery::ProcessLock,
+    retention::Awake,
 };
 use crate::{
     backend::sqlite::{Database, Missing},
@@ -90,8 +91,7 @@ pub(super) struct Shared {
     /// By next machine, the number of sends until the waiting messages are counted again: a count reads
     /// all of them.
     pub(super) outgoing_room: Mutex<HashMap<String, u64>>,
-    /// When the file was opened.
-    pub(super) opened: Instant,
+    pub(super) awake: Mutex<Awake>,
     pub(super) scope: Scope,
     /// Taken by the first receive.
     process: Mutex<Option<ProcessLock>>,
@@ -146,7 +146,7 @@ impl QueueManager {
             sent_in: AtomicBool::new(false),
             outgoing: watch::Sender::new(0),
             outgoing_room: Mutex::default(),
-            opened: Instant::now(),
+            awake: Mutex::new(Awake::new()),
             scope: Scope::new(),
             process: Mutex::new(None),
             host: OnceLock::new(),

@@ -162,7 +162,18 @@ impl Shared {
         let mut of_all = None;
         let results = match notifications.is_empty() {
             true => Vec::new(),
-            false => notifier.notify_each(notifications).await?,
+            false => match notifier.notify_each(notifications.clone()).await {
+                // One of them may be the reason.
+                Err(error) if is_of_a_queue(&error) && sent.len() > 1 => {
+                    let mut results = Vec::new();
+                    for one in notifications {
+                        let result = notifier.notify_each(vec![one]).await;
+                        results.extend(result.unwrap_or_else(|error| vec![Err(error)]));
+                    }
+                    results
+                }
+                results => results?,
+            },
         };
         for (row, result) in sent.into_iter().zip(results) {
             match result {

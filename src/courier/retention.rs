@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use rusqlite::{Connection, Transaction};
+use tokio::time::Instant;
 
 use super::{
     config::QueueManagerConfig,
@@ -12,6 +13,7 @@ use super::{
     manager::QueueManager,
 };
 use crate::{
+    base::sync::lock,
     error::Result,
     queue::sqlite::clock::{self, Micros},
 };
@@ -53,8 +55,41 @@ const REMOVE_SENDERS: &str =
 /// A sender connects at least once an hour while it has a host. One that was away for this long, and
 /// for the age limit, does not come back.
 const ABSENT: Micros = 2 * 24 * 3_600_000_000;
-/// After this long each sender has connected again: it could not while this machine was off.
+/// After this long each sender has connected again: it could not while this machine was off or suspended.
 const GREETED: Duration = Duration::from_secs(2 * 3_600);
+/// If the wall clock goes further than the process's by this much, one of them has jumped, or this machine
+/// was suspended.
+const JUMP: Micros = 60_000_000;
+
+/// Since when this process has run without a suspension and without a jump of the clock.
+#[derive(Debug)]
+pub(super) struct Awake {
+    since: Instant,
+    /// The newest reading of both clocks.
+    read_at: Instant,
+    wall: Micros,
+}
+
+impl Awake {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            since: now,
+            read_at: now,
+            wall: clock::machine_time(),
+        }
+    }
+
+    /// Returns whether each sender could connect again by now.
+    fn is_greeted(&mut self, now: Instant, wall: Micros) -> bool {
+        let passed = micros(now.duration_since(self.read_at));
+        if wall.saturating_sub(self.wall) > passed.saturating_add(JUMP) {
+            self.since = now;
+        }
+        (self.read_at, self.wall) = (now, wall);
+        now.duration_since(self.since) >= GREETED
+    }
+}
 
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
@@ -71,7 +106,7 @@ impl QueueManager {
         let removed = removed.await?;
         let absent = micros(self.config().max_age).max(ABSENT);
         let gone = absent.saturating_add(micros(self.config().history_age));
-        let is_greeted = self.shared.opened.elapsed() >= GREETED;
+        let is_greeted = lock(&self.shared.awake).is_greeted(Instant::now(), clock::machine_time());
         let buried = self.database().write(move |transaction| {
             let now = clock::advance(transaction)?;
             let wall = clock::machine_time();

@@ -39,7 +39,7 @@ pub trait Hooks: Send + Sync + 'static {
     }
 
     /// The handling of a message ended, before the message is deleted or released; without an error
-    /// it was handled.
+    /// it was handled. An error may also mean that it was postponed, or given up at a shutdown.
     fn on_end(&self, message: &Message, error: Option<&HandlerError>, took: Duration) {
         let _ = (message, error, took);
     }

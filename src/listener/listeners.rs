@@ -1,13 +1,16 @@
 //! Listeners of several queues with one handler.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use futures_util::future::{join_all, try_join_all};
 
 use super::{
     Handler, Listener, ListenerBuilder, ListenerStats, QueryState, builder::reach, handler::erased,
 };
-use crate::{error::Result, types::QueueAddress};
+use crate::{
+    error::{Error, Result},
+    types::QueueAddress,
+};
 
 /// Reads several queues with one handler: a [`Listener`] for each of them.
 ///
@@ -53,7 +56,8 @@ impl Listeners {
     /// Starts a listener of each builder; needs a tokio runtime.
     ///
     /// # Errors
-    /// As [`ListenerBuilder::start`], for the first queue that fails. Then no listener is started.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no queue or for two of one address, and as
+    /// [`ListenerBuilder::start`] for the first queue that fails. Then no listener is started.
     pub async fn start(
         builders: impl IntoIterator<Item = ListenerBuilder>,
         handler: impl Handler,
@@ -62,6 +66,12 @@ impl Listeners {
         builders
             .iter_mut()
             .try_for_each(ListenerBuilder::validate)?;
+        let addresses: HashSet<_> = builders.iter().map(|one| one.queue.address()).collect();
+        if addresses.is_empty() || addresses.len() < builders.len() {
+            let rule = "must be at least one, with an address each";
+            return Err(Error::invalid("queues", rule));
+        }
+        drop(addresses);
         try_join_all(builders.iter().map(|one| reach(&*one.queue))).await?;
         let handler = erased(handler);
         let each = builders.into_iter();

@@ -25,7 +25,8 @@ use crate::{
     types::{GroupName, QueueAddress},
 };
 
-/// Repeats calls after temporary failures.
+/// Repeats calls after temporary failures. Each message is put by a call of its own, so do not wrap a
+/// queue that puts all messages or none, such as that of SQLite.
 ///
 /// A call whose answer was lost may have taken effect. The retry depends on the call:
 /// * `put`: each message is put with a call of its own, and no other is repeated with it. A message whose
@@ -124,7 +125,12 @@ impl Retrying {
         let put = || self.inner.put(vec![message.clone()]);
         let (put, in_doubt) = self.retry_in_doubt(RetryOn::Temporary, put).await;
         match put {
-            Ok(mut ids) => Ok(ids.remove(0)),
+            Ok(ids) => ids.into_iter().next().ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Internal,
+                    "the queue returned no id of the message",
+                )
+            }),
             Err(error) if in_doubt && error.kind().is_refusal() => {
                 let words = format!("put without an answer; then {error}");
                 Err(outcome::in_doubt(words, error))

@@ -1,7 +1,6 @@
 //! The interfaces of a relay for publishers, listeners and flag watchers.
 //!
-//! The network client and the in-process relay both implement them, so that code written against
-//! them runs with either.
+//! The network client implements all of them, and the in-process relay those for publishers and listeners.
 
 use std::{fmt::Debug, future::Future, pin::Pin, time::Duration};
 

@@ -351,7 +351,9 @@ impl AgentMachine {
         match one.before.take() {
             // The messages may be in other hands: they are looked for, less and less often.
             Some(before) if depth >= before && depth > 0 => {
-                one.again_at = now + one.pauses.next(&mut self.rng);
+                if one.again_at == Tick::NEVER {
+                    one.again_at = now + one.pauses.next(&mut self.rng);
+                }
             }
             None if depth > 0 => {}
             _ => one.forget_pauses(),

@@ -201,3 +201,27 @@ async fn a_clock_that_is_set_back_delays_no_message() {
     let age = again[0].inserted_at.elapsed().expect("in the past");
     assert!(age < HOUR, "the insertion time is the machine's");
 }
+
+#[tokio::test]
+async fn listeners_of_a_file_are_one_group_and_those_of_another_file_are_not() {
+    let (one, other) = (tempfile::tempdir(), tempfile::tempdir());
+    let (one, other) = (one.expect("a directory"), other.expect("a directory"));
+    let (first, again) = (open(&one).await, open_alone(&one).await);
+    assert_eq!(first.listener_group(), again.listener_group());
+    let mails = first.another(address("mails"));
+    assert_ne!(first.listener_group(), mails.listener_group());
+    let elsewhere = open(&other).await;
+    assert_ne!(first.listener_group(), elsewhere.listener_group());
+    // A copy with another path is another queue.
+    let copies = tempfile::tempdir().expect("a directory");
+    let copy = copies.path().join("queues.db");
+    let copied = copy.display().to_string();
+    let vacuumed = first
+        .database
+        .run(move |connection| connection.execute("VACUUM INTO ?1", [copied]).map(|_| ()));
+    vacuumed.await.expect("copied");
+    let copied = open(&copies).await;
+    assert_ne!(first.listener_group(), copied.listener_group());
+    let name = address(&"q".repeat(128));
+    assert!(first.another(name).listener_group().as_str().len() <= 128);
+}
