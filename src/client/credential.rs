@@ -11,7 +11,6 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use tonic::{
-    Status,
     body::Body,
     codegen::{
         Service,
@@ -180,16 +179,11 @@ impl Service<Request<Body>> for RelayChannel {
         let mut channel = std::mem::replace(&mut self.channel, ready);
         let credential = self.credential.clone();
         Box::pin(async move {
-            let header = credential.header().await.map_err(refused)?;
+            let header = credential.header().await.map_err(to_status)?;
             request.headers_mut().insert(AUTHORIZATION, header);
             channel.call(request).await.map_err(Failure::from)
         })
     }
-}
-
-fn refused(error: Error) -> Failure {
-    let status: Status = to_status(error);
-    status.into()
 }
 
 #[cfg(test)]
