@@ -107,7 +107,7 @@ const MAX_GRACE: Duration = Duration::from_secs(30);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        log::to_stderr(LOG);
+        log::start(LOG, false);
         let mut interrupts = Interrupts::listen()?;
         match self.verb {
             Verb::Run(args) => args.run(&mut interrupts).await,

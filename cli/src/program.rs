@@ -99,7 +99,7 @@ fn complete(program: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Resu
 pub(crate) async fn until_interrupted(
     work: impl Future<Output = anyhow::Result<Exit>>,
 ) -> anyhow::Result<Exit> {
-    log::to_stderr(log::CLIENT_LOG);
+    log::start(log::CLIENT_LOG, false);
     let mut interrupts = signals::Interrupts::listen()?;
     tokio::select! {
         outcome = Box::pin(work) => outcome,

@@ -16,13 +16,13 @@ use tokio::signal::unix::{self, SignalKind};
 use tracing_appender::non_blocking::WorkerGuard;
 
 use super::{
-    credential::CredentialArgs,
+    credential::ClientArgs,
     exit::{Exit, Failed, Usage},
     log, output,
     settings::{self, Settings},
     signals::{self, Interrupts, Signal},
-    tls::{ClientTlsArgs, ServerTlsArgs},
-    values::{self, LogFormat},
+    tls::ServerTlsArgs,
+    values,
 };
 
 const LIMITS: &str = "Limits";
@@ -54,9 +54,7 @@ pub(super) struct ServiceArgs {
     #[command(flatten)]
     tls: ServerTlsArgs,
     #[command(flatten)]
-    client_tls: ClientTlsArgs,
-    #[command(flatten)]
-    credential: CredentialArgs,
+    client: ClientArgs,
     /// Only known callers may call: the rules, and the files of tokens and keys that they name; see
     /// `reveille auth --help` [default: every caller may do everything]
     #[arg(
@@ -83,9 +81,10 @@ pub(super) struct ServiceArgs {
         long,
         env = "REVEILLE_LOG",
         value_name = "FORMAT",
+        value_parser = ["text", "json"],
         default_value = "text"
     )]
-    log: LogFormat,
+    log: String,
 }
 
 /// A running service: its signals and its log.
@@ -102,7 +101,7 @@ impl ServiceArgs {
     pub(super) fn start(&self, default_log: &str) -> io::Result<Service> {
         let reloads = self.auth.is_some();
         Ok(Service {
-            _flushed: log::start_lossy(default_log, self.log),
+            _flushed: log::start_lossy(default_log, self.log == "json"),
             interrupts: Interrupts::of_service(reloads)?,
             hangup: reloads
                 .then(|| unix::signal(SignalKind::hangup()))
@@ -130,27 +129,19 @@ impl ServiceArgs {
     }
 
     pub(super) fn has_client_certificate(&self) -> bool {
-        self.client_tls.cert.is_some()
+        self.client.cert.is_some()
     }
 
     /// Returns the configuration of the clients of other machines.
     pub(super) fn client(&self) -> Result<ClientConfig, Usage> {
-        Ok(ClientConfig {
-            tls: self
-                .client_tls
-                .config()
-                .map_err(|error| Usage(error.to_string()))?,
-            credential: self.credential.resolve(),
-            insecure: self.insecure,
-            ..ClientConfig::default()
-        })
+        let config = self.client.config(self.insecure);
+        config.map_err(|error| Usage(error.to_string()))
     }
 
     /// Returns the queues at `place`, a directory or the file, which the process hosts.
     pub(super) fn queues(&self, place: &Path, from: &Settings) -> Result<QueuesConfig, Usage> {
         let path = settings::queue_file(place).map_err(|error| Usage(error.to_string()))?;
         let client = self.client()?;
-        let defaults = HostConfig::default();
         Ok(QueuesConfig {
             path,
             manager: QueueManagerConfig {
@@ -161,7 +152,7 @@ impl ServiceArgs {
                 tls: self.queues_tls.then_some(client.tls),
                 credential: client.credential,
                 insecure: client.insecure,
-                ..defaults
+                ..HostConfig::default()
             },
         })
     }
@@ -182,22 +173,19 @@ impl ServiceArgs {
 impl Service {
     /// Waits for a signal that ends the service, and reads the files of access again at each SIGHUP. A
     /// file system that hangs delays no other signal.
-    pub(super) async fn signal<F>(&mut self, reload: impl Fn() -> F + Send + Sync) -> Signal
-    where
-        F: Future<Output = reveille::Result<bool>> + Send,
-    {
+    pub(super) async fn signal(
+        &mut self,
+        reload: impl AsyncFn() -> reveille::Result<bool>,
+    ) -> Signal {
         let Self {
             interrupts, hangup, ..
         } = self;
         let reloading = async {
             loop {
                 signals::hang_up(hangup).await;
-                match reload().await {
-                    Ok(_) => {}
-                    Err(error) => {
-                        let error = output::one_line(&anyhow::Error::new(error));
-                        tracing::error!(%error, "what the files of access said before stays in use");
-                    }
+                if let Err(error) = reload().await {
+                    let error = output::one_line(&anyhow::Error::new(error));
+                    tracing::error!(%error, "what the files of access said before stays in use");
                 }
             }
         };

@@ -91,7 +91,7 @@ struct WakeLoop<'a> {
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        log::to_stderr(log::CLIENT_LOG);
+        log::start(log::CLIENT_LOG, false);
         let target = self.target.resolve();
         let options = self.options()?;
         let client = target.client()?;

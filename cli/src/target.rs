@@ -3,17 +3,16 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use reveille::{
-    Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
-    ListenerId, Publisher, PublisherOptions, duration::Span,
+    Client, ConnectionState, Error, ErrorKind, LinkState, Listed, ListenerId, Publisher,
+    PublisherOptions, duration::Span,
 };
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{
-    credential::CredentialArgs,
+    credential::ClientArgs,
     exit::Exit,
     output::{self, Format, OutputArgs},
-    tls::ClientTlsArgs,
 };
 
 /// The arguments of every client verb.
@@ -23,9 +22,7 @@ pub(super) struct RelayArgs {
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
     #[command(flatten)]
-    pub(super) tls: ClientTlsArgs,
-    #[command(flatten)]
-    pub(super) credential: CredentialArgs,
+    client: ClientArgs,
     /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
     /// machines
     #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
@@ -72,12 +69,11 @@ impl IdArgs {
     }
 }
 
-/// The arguments merged with the configuration file and the defaults.
-#[derive(Debug, Clone)]
+/// The relay of a verb, with its time-out.
+#[derive(Debug)]
 pub(super) struct Target {
     pub(super) relay: String,
-    pub(super) tls: ClientTlsArgs,
-    pub(super) credential: Credential,
+    client: ClientArgs,
     pub(super) insecure: bool,
     /// `None`: no limit.
     pub(super) timeout: Option<Duration>,
@@ -117,8 +113,7 @@ impl RelayArgs {
         let relay = self.relay.clone();
         Target {
             relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
-            tls: self.tls.clone(),
-            credential: self.credential.resolve(),
+            client: self.client.clone(),
             insecure: self.insecure,
             timeout,
             format: self.output.format,
@@ -166,12 +161,7 @@ impl WaitingArgs {
 
 impl Target {
     pub(super) fn client(&self) -> reveille::Result<Client> {
-        let mut config = ClientConfig {
-            tls: self.tls.config()?,
-            credential: self.credential.clone(),
-            insecure: self.insecure,
-            ..ClientConfig::default()
-        };
+        let mut config = self.client.config(self.insecure)?;
         if let Some(timeout) = self.timeout {
             // If the verb's time-out is longer than that of one call, each call may take as long.
             config.request_timeout = config.request_timeout.max(timeout);

@@ -1,26 +1,12 @@
-//! The files of TLS: of the verbs that connect, and of those that listen.
+//! The files of TLS of the verbs that listen.
 
 use std::path::PathBuf;
 
-use reveille::{ClientTls, ServerTls};
+use reveille::ServerTls;
 
 use super::exit::Usage;
 
 const HEADING: &str = "TLS";
-
-/// The arguments of a verb that connects.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct ClientTlsArgs {
-    /// Trust these authorities, in PEM, for https:// [default: the system's]
-    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", help_heading = HEADING)]
-    ca: Option<PathBuf>,
-    /// The client's certificate, in PEM, if the server asks for one
-    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = HEADING)]
-    pub(super) cert: Option<PathBuf>,
-    /// The key of --cert
-    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = HEADING)]
-    key: Option<PathBuf>,
-}
 
 /// The arguments of a verb that listens.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -34,16 +20,6 @@ pub(super) struct ServerTlsArgs {
     /// Refuse clients without a certificate of one of these authorities, in PEM
     #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE", help_heading = HEADING)]
     tls_client_ca: Option<PathBuf>,
-}
-
-impl ClientTlsArgs {
-    /// Returns the TLS of a client.
-    ///
-    /// # Errors
-    /// A certificate without its key, or the reverse.
-    pub(super) fn config(&self) -> reveille::Result<ClientTls> {
-        ClientTls::new(self.ca.clone(), self.cert.clone(), self.key.clone())
-    }
 }
 
 impl ServerTlsArgs {
