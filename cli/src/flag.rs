@@ -3,14 +3,15 @@
 
 use clap::Subcommand;
 use reveille::{
-    Client, Error, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcherInfo, ListenerId,
-    duration::Span, flag::StoreFlags, store,
+    Client, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcherInfo, ListenerId, duration::Span,
+    flag::StoreFlags, store,
 };
 use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
     output::{self, Format, time},
+    program,
     target::{Target, TargetArgs, WaitingArgs, note_unanswered},
     values,
 };
@@ -163,16 +164,11 @@ impl FlagsArgs {
                 true => store::open(url).await,
                 false => store::open_existing(url).await,
             };
-            of_store(StoreFlags::new(opened?)).await
+            anyhow::Ok(of_store(StoreFlags::new(opened?)).await?)
         };
-        let timeout = target.timeout.unwrap_or_default();
-        let late = |_| {
-            let message = format!("store {url}: no answer within {}", Span(timeout));
-            // Exit code 3, as for a store that cannot be reached: the cause is the same.
-            Err(Error::new(ErrorKind::Unavailable, message))
-        };
-        let called = tokio::time::timeout(timeout, calling).await;
-        Ok(called.unwrap_or_else(late)?)
+        // As for a store that cannot be reached: the cause is the same.
+        let late = (ErrorKind::Unavailable, format!("store {url}: no answer"));
+        program::within(target.timeout, late, calling).await
     }
 }
 

@@ -81,7 +81,7 @@ impl Args {
 
 impl Next {
     async fn run(self) -> anyhow::Result<Exit> {
-        let late = || format!("`{}`: got no id", self.name);
+        let late = || (ErrorKind::Timeout, format!("`{}`: got no id", self.name));
         let opened =
             program::within(self.timeout, late(), store::open(self.store.resolve()?)).await?;
         let store = BlobSyncStore::new(opened, self.name.clone());

@@ -135,6 +135,7 @@ impl Run {
             anyhow::Ok((lease, held))
         };
         let late = format!("lease `{}` was not acquired", self.name);
+        let late = (ErrorKind::Timeout, late);
         let (lease, held) = tokio::select! {
             held = program::within(self.timeout, late, acquiring) => held?,
             signal = interrupts.next() => return Ok(signal.exit()),

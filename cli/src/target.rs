@@ -13,6 +13,7 @@ use super::{
     credential::ClientArgs,
     exit::Exit,
     output::{self, Format, OutputArgs},
+    program,
 };
 
 /// The arguments of every client verb.
@@ -186,20 +187,18 @@ impl Target {
         &self,
         call: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        let Some(timeout) = self.timeout else {
-            return call.await;
-        };
-        match tokio::time::timeout(timeout, call).await {
+        let late = (
+            ErrorKind::Unavailable,
+            format!("relay `{}`: no answer", self.relay),
+        );
+        let done = program::within(self.timeout, late, call).await;
+        done.map_err(|error: Error| match error.kind() {
             // The client's time-out or the relay's: the cause is the same.
-            Ok(Err(error))
-                if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) =>
-            {
-                let message = explained(error.message());
-                Err(Error::new(ErrorKind::Unavailable, message))
+            ErrorKind::Timeout | ErrorKind::Unavailable => {
+                Error::new(ErrorKind::Unavailable, explained(error.message()))
             }
-            Ok(result) => result,
-            Err(_) => Err(self.no_answer()),
-        }
+            _ => error,
+        })
     }
 
     /// Waits within the time-out until the relay has acknowledged notifications. Prints why the publisher
@@ -248,7 +247,7 @@ impl Target {
             Err(error) if error.kind() == ErrorKind::Timeout && !is_connected(&link) => {
                 let cause = match &link.cause {
                     Some(cause) => cause.to_string(),
-                    None => self.no_answer().to_string(),
+                    None => format!("relay `{}`: no answer", self.relay),
                 };
                 let span = Span(self.timeout.unwrap_or_default());
                 let message = format!("{cause}; not seen within {span}, but it may have happened");
@@ -311,14 +310,6 @@ impl Target {
     fn warn_after(&self) -> Duration {
         let half = self.timeout.map_or(WARN_AFTER, |timeout| timeout / 2);
         half.min(WARN_AFTER)
-    }
-
-    /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
-    /// as well be unreachable.
-    pub(super) fn no_answer(&self) -> Error {
-        let span = Span(self.timeout.unwrap_or_default());
-        let message = format!("relay `{}`: no answer within {span}", self.relay);
-        Error::new(ErrorKind::Unavailable, message)
     }
 }
 
