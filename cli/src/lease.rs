@@ -124,14 +124,23 @@ impl Run {
         child::check_exists(&self.command)?;
         let config = LeaseConfig {
             duration: self.duration,
-            holder: self.holder.clone().unwrap_or_else(this_process),
+            holder: (self.holder.clone())
+                .unwrap_or_else(|| format!("{}-{}", values::host(), std::process::id())),
             poll: LeaseConfig::default().poll.min(self.duration / 5),
         };
         let holder = config.holder.clone();
         let acquiring = async {
             let store = store::open(self.store.resolve()?).await?;
             let lease = Lease::new(store, &self.name, config)?;
-            let held = acquire(&lease).await?;
+            if let Ok(Some(state)) = lease.state().await
+                && state.held
+            {
+                let (name, holder) = (lease.name(), state.holder);
+                output::note(format_args!(
+                    "lease `{name}` is held by `{holder}`; waiting"
+                ));
+            }
+            let held = lease.acquire().await?;
             anyhow::Ok((lease, held))
         };
         let late = format!("lease `{}` was not acquired", self.name);
@@ -263,27 +272,9 @@ fn row(name: &str, state: &LeaseState, now: SystemTime) -> Value {
     })
 }
 
-/// Waits for the lease, and prints its holder before.
-async fn acquire(lease: &Lease) -> reveille::Result<LeaseGuard> {
-    if let Ok(Some(state)) = lease.state().await
-        && state.held
-    {
-        let (name, holder) = (lease.name(), state.holder);
-        output::note(format_args!(
-            "lease `{name}` is held by `{holder}`; waiting"
-        ));
-    }
-    lease.acquire().await
-}
-
 /// Releases the lease. If that fails, the lease expires by itself.
 async fn release(held: LeaseGuard) {
     if let Err(error) = held.release().await {
         output::note(error);
     }
-}
-
-/// Returns host name and process id as the holder's name.
-fn this_process() -> String {
-    format!("{}-{}", values::host(), std::process::id())
 }

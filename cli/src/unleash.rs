@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     exit::{Exit, Failed},
-    flag::{self, FLAG_WATCH_ID, FlagsArgs, SHOWN},
+    flag::{self, FLAG_WATCH_ID, FlagsArgs},
     output,
     target::note_unanswered,
     values,
@@ -75,6 +75,8 @@ struct Origin {
 }
 
 const COLUMNS: &str = "flag acknowledged expected watchers expires_at reason generation";
+/// Maximum number of names in a text; JSON has all.
+const SHOWN: usize = 20;
 /// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
 /// all calls before.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
