@@ -202,16 +202,11 @@ impl Args {
         child::check_exists(&self.command)?;
         let id = self.id.resolve("listen")?;
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
-        let queue = match self.create {
-            true => queue::create(&self.url).await?.0,
-            false => queue::open(&self.url).await?,
-        };
+        let (queue, _) = queue::open_or_create(&self.url, self.create).await?;
         let mut builder = Listener::builder(Arc::clone(&queue));
         if let Some(url) = self.poison()? {
-            let poison = match self.create && self.poison.is_some() {
-                true => queue::create(&url).await?.0,
-                false => queue::open(&url).await?,
-            };
+            let creates = self.create && self.poison.is_some();
+            let (poison, _) = queue::open_or_create(&url, creates).await?;
             builder = builder.poison(poison);
         }
         if let Some(client) = &client {

@@ -123,7 +123,7 @@ impl Args {
         let is_member = cluster.is_some();
         let tls = service.tls(self.listen)?;
         values::check_open("admin-listen", self.admin_listen, service.insecure)?;
-        if self.queues.is_none() && service.has_client_certificate() {
+        if self.queues.is_none() && service.client.cert.is_some() {
             output::note("--cert: only for --queues; the relay's own certificate is --tls-cert");
         }
         let mut node = NodeConfig {

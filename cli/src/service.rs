@@ -21,11 +21,11 @@ use super::{
     log, output,
     settings::{self, Settings},
     signals::{self, Interrupts, Signal},
-    tls::ServerTlsArgs,
     values,
 };
 
 const LIMITS: &str = "Limits";
+const TLS: &str = "TLS";
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ServiceArgs {
@@ -51,10 +51,17 @@ pub(super) struct ServiceArgs {
     /// Begin with empty queues if the queue file is missing because it was damaged and set aside
     #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE")]
     allow_new_file: bool,
+    /// Serve TLS with this certificate and its chain, in PEM; it is read again when it changes
+    #[arg(long, env = "REVEILLE_TLS_CERT", value_name = "FILE", help_heading = TLS)]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert, in PEM
+    #[arg(long, env = "REVEILLE_TLS_KEY", value_name = "FILE", help_heading = TLS)]
+    tls_key: Option<PathBuf>,
+    /// Refuse clients without a certificate of one of these authorities, in PEM
+    #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE", help_heading = TLS)]
+    tls_client_ca: Option<PathBuf>,
     #[command(flatten)]
-    tls: ServerTlsArgs,
-    #[command(flatten)]
-    client: ClientArgs,
+    pub(super) client: ClientArgs,
     /// Only known callers may call: the rules, and the files of tokens and keys that they name; see
     /// `reveille auth --help` [default: every caller may do everything]
     #[arg(
@@ -120,16 +127,22 @@ impl ServiceArgs {
         }
     }
 
-    /// Returns the TLS of the port at this address.
+    /// Returns the TLS of the port at this address; `None` is plain text.
     pub(super) fn tls(&self, listen: SocketAddr) -> Result<Option<ServerTls>, Usage> {
-        let tls = self.tls.config()?;
-        let plain = Some(listen).filter(|_| tls.is_none());
-        values::check_open("listen", plain, self.insecure)?;
-        Ok(tls)
-    }
-
-    pub(super) fn has_client_certificate(&self) -> bool {
-        self.client.cert.is_some()
+        let client_ca = self.tls_client_ca.clone();
+        match (self.tls_cert.clone(), self.tls_key.clone()) {
+            (Some(certificate), Some(key)) => Ok(Some(ServerTls {
+                certificate,
+                key,
+                client_ca,
+            })),
+            (None, None) if client_ca.is_none() => {
+                values::check_open("listen", Some(listen), self.insecure)?;
+                Ok(None)
+            }
+            (None, _) => Err(Usage("--tls-cert: must be set for TLS".to_owned())),
+            (Some(_), None) => Err(Usage("--tls-key: must be set with --tls-cert".to_owned())),
+        }
     }
 
     /// Returns the configuration of the clients of other machines.

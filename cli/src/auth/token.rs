@@ -15,7 +15,7 @@ use reveille::{
 };
 use serde_json::{Value, json};
 
-use super::{AuthArgs, VARIABLE as AUTH_VARIABLE, blocking, misconfigured, principal};
+use super::{AuthArgs, blocking, misconfigured, named, principal};
 use crate::{
     exit::{Exit, Failed, Usage, failed_if},
     output::{self, Format, OutputArgs, time},
@@ -105,13 +105,8 @@ impl TokenFileArgs {
         if let Some(tokens) = &self.tokens {
             return Ok(TokenFile::new(tokens));
         }
-        let path = self.auth.auth.as_deref().ok_or_else(|| {
-            Usage(format!(
-                "--tokens: no token file is named: pass --tokens FILE or --auth FILE, or set \
-                 {AUTH_VARIABLE}"
-            ))
-        })?;
-        let tokens = AuthFile::new(path).token_file().map_err(misconfigured)?;
+        let path = named(self.auth.auth.clone(), "--tokens or --auth")?;
+        let tokens = AuthFile::new(&path).token_file().map_err(misconfigured)?;
         tokens.ok_or_else(|| {
             let path = path.display();
             let rule = "has no `tokens`: add the line tokens = \"tokens.toml\" at its top, \

@@ -83,7 +83,15 @@ impl Worker {
     ) -> Self {
         Self {
             command,
-            quota: count.map(Quota::new),
+            quota: count.map(|count| Quota {
+                count,
+                succeeded: AtomicU64::new(0),
+                left: Semaphore::new(
+                    usize::try_from(count).map_or(Semaphore::MAX_PERMITS, |most| {
+                        most.min(Semaphore::MAX_PERMITS)
+                    }),
+                ),
+            }),
             postpone,
             // A longer pause would count as a failed attempt.
             pause: PAUSE.min(max_handling_time / 2),
@@ -237,17 +245,6 @@ impl Ended {
     /// Returns whether a shell could not run the program.
     fn could_not_run(&self) -> bool {
         !self.terminated && matches!(self.status.code(), Some(NOT_RUN | NOT_FOUND))
-    }
-}
-
-impl Quota {
-    fn new(count: u64) -> Self {
-        let left = usize::try_from(count).unwrap_or(usize::MAX);
-        Self {
-            count,
-            succeeded: AtomicU64::new(0),
-            left: Semaphore::new(left.min(Semaphore::MAX_PERMITS)),
-        }
     }
 }
 

@@ -11,7 +11,7 @@ use reveille::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{create, open};
+use super::{open, open_or_create};
 use crate::{
     exit::Exit,
     message::Bodies,
@@ -78,12 +78,7 @@ impl Put {
         let target = self.target.resolve();
         // A bad relay URL fails here, before any message is put.
         let mut stored = Stored::new(&target, self.notify, self.delay)?;
-        let (queue, created) = if self.create {
-            let (queue, created) = create(&self.url).await?;
-            (queue, Some(created))
-        } else {
-            (open(&self.url).await?, None)
-        };
+        let (queue, created) = open_or_create(&self.url, self.create).await?;
         let address = queue.address();
         let put = async |bodies: Vec<Vec<u8>>| {
             let messages = bodies.len() as u64;
