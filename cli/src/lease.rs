@@ -107,20 +107,17 @@ const MAX_GRACE: Duration = Duration::from_secs(30);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        log::start(LOG, false);
-        let mut interrupts = Interrupts::listen()?;
         match self.verb {
-            Verb::Run(args) => args.run(&mut interrupts).await,
-            Verb::Show(args) => tokio::select! {
-                outcome = args.run() => outcome,
-                signal = interrupts.next() => Ok(signal.exit()),
-            },
+            Verb::Run(args) => args.run().await,
+            Verb::Show(args) => program::until_interrupted(args.run()).await,
         }
     }
 }
 
 impl Run {
-    async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
+    async fn run(self) -> anyhow::Result<Exit> {
+        log::start(LOG, false);
+        let mut interrupts = Interrupts::listen()?;
         child::check_exists(&self.command)?;
         let config = LeaseConfig {
             duration: self.duration,
@@ -151,7 +148,7 @@ impl Run {
         };
         output::note(format_args!("{lease} is held, token {}", held.token()));
         let ended = match self.start(&held, holder) {
-            Ok(process) => self.supervise(&held, process, interrupts).await,
+            Ok(process) => self.supervise(&held, process, &mut interrupts).await,
             Err(error) => Err(error),
         };
         let (lost, status) = match ended {

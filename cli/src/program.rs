@@ -68,7 +68,7 @@ fn one_line(error: &clap::Error) -> String {
         .split("\n\n")
         .filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more information"));
     paragraphs
-        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .map(output::joined)
         .collect::<Vec<_>>()
         .join("; ")
 }

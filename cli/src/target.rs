@@ -111,9 +111,8 @@ pub(super) const WARN_AFTER: Duration = Duration::from_millis(700);
 impl RelayArgs {
     /// Returns the target of a verb with this time-out.
     pub(super) fn resolve(&self, timeout: Option<Duration>) -> Target {
-        let relay = self.relay.clone();
         Target {
-            relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
+            relay: with_scheme(self.relay.as_deref().unwrap_or(RELAY)),
             client: self.client.clone(),
             insecure: self.insecure,
             timeout,
@@ -324,8 +323,7 @@ fn explained(cause: &str) -> String {
 }
 
 /// Converts each `HOST:PORT` of a list to a URL.
-#[allow(clippy::needless_pass_by_value, reason = "it is mapped")]
-pub(super) fn with_scheme(relays: String) -> String {
+pub(super) fn with_scheme(relays: &str) -> String {
     let urls = relays.split(',').map(str::trim).map(|relay| match relay {
         url if url.contains("://") => url.to_owned(),
         address => format!("http://{address}"),
@@ -343,8 +341,8 @@ mod tests {
 
     #[test]
     fn a_relay_needs_no_scheme() {
-        assert_eq!(with_scheme("relay:7600".to_owned()), "http://relay:7600");
-        let several = with_scheme("a:1, https://b:2".to_owned());
+        assert_eq!(with_scheme("relay:7600"), "http://relay:7600");
+        let several = with_scheme("a:1, https://b:2");
         assert_eq!(several, "http://a:1,https://b:2");
     }
 }
