@@ -61,6 +61,12 @@ async fn blocking<T: Send + 'static>(
     done.context("the work on files ended early")?
 }
 
+/// Returns the path of the auth file that an argument of this name has to state.
+fn named(path: Option<PathBuf>, argument: &str) -> Result<PathBuf, Usage> {
+    let rule = format!("{argument}: no auth file is named: state it, or set {VARIABLE}");
+    path.ok_or(Usage(rule))
+}
+
 /// Converts an error of the auth file to wrong configuration, for any kind of cause.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn misconfigured(error: Error) -> Usage {

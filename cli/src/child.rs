@@ -5,7 +5,7 @@
 //! each verb decides how its command ends.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fmt::Display,
     io,
     os::unix::{fs::PermissionsExt as _, process::ExitStatusExt as _},
@@ -44,10 +44,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Checks that the command exists, before the verb does anything for it.
 pub(crate) fn check_exists(command: &[OsString]) -> Result<(), Failed> {
     let name = command.first().map(OsString::as_os_str).unwrap_or_default();
-    if exists(name) {
-        return Ok(());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let exists = match name.as_encoded_bytes().contains(&b'/') {
+        true => is_runnable(Path::new(name)),
+        false => {
+            !name.is_empty() && std::env::split_paths(&path).any(|at| is_runnable(&at.join(name)))
+        }
+    };
+    match exists {
+        true => Ok(()),
+        false => Err(cannot_run(command, "no such command")),
     }
-    Err(cannot_run(command, "no such command"))
 }
 
 /// Returns the error of a command that was not started.
@@ -151,14 +158,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Number::KILL);
     }
-}
-
-fn exists(name: &OsStr) -> bool {
-    if name.as_encoded_bytes().contains(&b'/') {
-        return is_runnable(Path::new(name));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    !name.is_empty() && std::env::split_paths(&path).any(|place| is_runnable(&place.join(name)))
 }
 
 fn is_runnable(path: &Path) -> bool {

@@ -40,17 +40,8 @@ pub(super) struct ClusterArgs {
     cluster_key: Option<PathBuf>,
     /// When a publisher is answered: `broker`, when the broker has returned the notification, or
     /// `local`, when this relay has counted it [default: broker]
-    #[arg(long, env = "REVEILLE_CLUSTER_ACK", value_name = "WHEN", help_heading = HEADING)]
-    cluster_ack: Option<Ack>,
-}
-
-/// When a publisher is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Ack {
-    /// When the broker has returned the notification
-    Broker,
-    /// When this relay has counted it
-    Local,
+    #[arg(long, env = "REVEILLE_CLUSTER_ACK", value_name = "WHEN", value_parser = ["broker", "local"], help_heading = HEADING)]
+    cluster_ack: Option<String>,
 }
 
 /// No value: a build without the feature `nats` refuses the settings of a cluster.
@@ -58,15 +49,10 @@ pub(super) enum Ack {
 #[derive(Debug, PartialEq)]
 pub(super) enum ClusterConfig {}
 
-/// Clients move one after another. With the grace and the hand-over of timers a relay ends within
-/// 45 s, so the manifests of deploy/ make a supervisor wait for longer than its default.
-const DRAIN: Duration = Duration::from_secs(10);
-
-/// Returns the span over which streams end at shutdown. The clients of a single relay have no other
-/// one to move to, so it does not delay its end.
-pub(super) fn drain_span(stated: Option<Duration>, is_member: bool) -> Duration {
-    stated.unwrap_or(if is_member { DRAIN } else { Duration::ZERO })
-}
+/// The default span over which the streams of a member end at shutdown: clients move one after another.
+/// With the grace and the hand-over of timers a relay ends within 45 s, so the manifests of deploy/ make a
+/// supervisor wait for longer than its default.
+pub(super) const DRAIN: Duration = Duration::from_secs(10);
 
 impl ClusterArgs {
     /// Returns the configuration of a member; `None` is a single relay.
@@ -98,32 +84,28 @@ impl ClusterArgs {
         }
         let nats = NatsConfig {
             servers: self.cluster.clone(),
-            name: self
-                .cluster_name
-                .clone()
-                .unwrap_or_else(|| NatsConfig::default().name),
+            name: (self.cluster_name.clone()).unwrap_or_else(|| NatsConfig::default().name),
             credentials: self.credentials()?,
             ca: self.cluster_ca.clone(),
             cert: self.cluster_cert.clone(),
             key: self.cluster_key.clone(),
         };
         nats.check().map_err(|error| Usage(error.to_string()))?;
-        let ack = match self.cluster_ack {
-            None | Some(Ack::Broker) => ClusterAck::Broker,
-            Some(Ack::Local) => ClusterAck::Local,
+        let ack = match self.cluster_ack.as_deref() {
+            Some("local") => ClusterAck::Local,
+            _ => ClusterAck::Broker,
         };
         Ok(Some(ClusterConfig { nats, ack }))
     }
 
     #[cfg(feature = "nats")]
     fn credentials(&self) -> Result<Option<NatsCredentials>, Usage> {
-        let Self {
-            cluster_creds,
-            cluster_user,
-            cluster_password_file,
-            ..
-        } = self.clone();
-        match (cluster_creds, cluster_user, cluster_password_file) {
+        let password_file = self.cluster_password_file.clone();
+        match (
+            self.cluster_creds.clone(),
+            self.cluster_user.clone(),
+            password_file,
+        ) {
             (None, None, None) => Ok(None),
             (Some(file), None, None) => Ok(Some(NatsCredentials::File(file))),
             (None, Some(user), Some(password_file)) => Ok(Some(NatsCredentials::Password {
@@ -197,7 +179,7 @@ mod tests {
             ),
             (
                 ClusterArgs {
-                    cluster_ack: Some(Ack::Local),
+                    cluster_ack: Some("local".to_owned()),
                     ..ClusterArgs::default()
                 },
                 "--cluster: must be set",

@@ -1,6 +1,6 @@
 //! `console`: where the relay's page is.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -38,7 +38,10 @@ impl Args {
         let place = target.within(client.console()).await?;
         let base = match &self.url {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("http://{}", reachable(place.address.parse()?)),
+            None => match place.address.parse::<SocketAddr>()? {
+                all if all.ip().is_unspecified() => format!("http://localhost:{}", all.port()),
+                address => format!("http://{address}"),
+            },
         };
         let url = match &*place.code {
             "" => format!("{base}/"),
@@ -60,13 +63,3 @@ const OPENER: &str = match cfg!(target_os = "macos") {
     true => "open",
     false => "xdg-open",
 };
-
-/// Returns an address that a browser on the relay's machine can open.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        ip if !ip.is_unspecified() => ip,
-        IpAddr::V4(_) => IpAddr::from([127, 0, 0, 1]),
-        IpAddr::V6(_) => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
-    };
-    SocketAddr::new(ip, address.port())
-}

@@ -1,12 +1,12 @@
-//! The credential of the verbs that connect: from a file or a variable, never from an argument, which
-//! other users of the machine can read.
+//! The TLS files and the credential of what connects. The credential is from a file or a variable, never
+//! from an argument, which other users of the machine can read.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use reveille::Credential;
+use reveille::{ClientConfig, ClientTls, Credential};
 
 use super::output;
 
@@ -16,7 +16,16 @@ pub(crate) const VARIABLE: &str = "REVEILLE_TOKEN";
 
 /// The arguments of a verb that connects.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct CredentialArgs {
+pub(super) struct ClientArgs {
+    /// Trust these authorities, in PEM, for https:// [default: the system's]
+    #[arg(long, env = "REVEILLE_CA", value_name = "FILE", help_heading = "TLS")]
+    ca: Option<PathBuf>,
+    /// The client's certificate, in PEM, if the server asks for one
+    #[arg(long, env = "REVEILLE_CERT", value_name = "FILE", help_heading = "TLS")]
+    pub(super) cert: Option<PathBuf>,
+    /// The key of --cert
+    #[arg(long, env = "REVEILLE_KEY", value_name = "FILE", help_heading = "TLS")]
+    key: Option<PathBuf>,
     /// The file with the token of this client, read for each request; or the variable REVEILLE_TOKEN
     /// has the token
     #[arg(
@@ -28,13 +37,21 @@ pub(super) struct CredentialArgs {
     token_file: Option<PathBuf>,
 }
 
-impl CredentialArgs {
-    pub(super) fn resolve(&self) -> Credential {
-        match (&self.token_file, of_variable()) {
+impl ClientArgs {
+    /// # Errors
+    /// A certificate without its key, or the reverse.
+    pub(super) fn config(&self, insecure: bool) -> reveille::Result<ClientConfig> {
+        let credential = match (&self.token_file, of_variable()) {
             (Some(path), _) => of_file(path),
             (None, Some(text)) => Credential::text(&text),
             (None, None) => Credential::default(),
-        }
+        };
+        Ok(ClientConfig {
+            tls: ClientTls::new(self.ca.clone(), self.cert.clone(), self.key.clone())?,
+            credential,
+            insecure,
+            ..ClientConfig::default()
+        })
     }
 }
 

@@ -9,16 +9,17 @@ mod figures;
 mod fleet;
 
 use std::{
-    path::Path,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use clap::Args;
 use reveille::{Node, NodeConfig, duration::Span};
 use serde::Serialize;
+use serde_json::json;
 
 use self::{
-    figures::{Figures, FleetFigures},
+    figures::FleetFigures,
     fleet::{Fleet, ITEMS, TRANSACTIONS},
 };
 use super::{
@@ -56,20 +57,30 @@ const IDLE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(4);
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
-/// Prints steps, with the time since the start of the demo.
-struct Steps(Instant);
-
 /// Runs the demo; with the console until it is interrupted.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
-    let steps = Steps(Instant::now());
+    let began = Instant::now();
+    let done = |step: std::fmt::Arguments<'_>| {
+        output::note(format_args!(
+            "[{:>5.1}s] {step}",
+            began.elapsed().as_secs_f64()
+        ));
+    };
     let home = tempfile::Builder::new()
         .prefix("reveille-demo-")
         .tempdir()?;
-    let node = start_relay(home.path(), args.console).await?;
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    let node = Node::start(NodeConfig {
+        listen: any_port,
+        admin_listen: args.console.then_some(any_port),
+        store: format!("sqlite:{}", home.path().join("flags.db").display()),
+        ..NodeConfig::default()
+    })
+    .await?;
     let relay = node.url();
-    steps.done(format_args!("a relay serves on {relay}"));
+    done(format_args!("a relay serves on {relay}"));
     if let Some(console) = node.console_url() {
-        steps.done(format_args!("its console is at {console}"));
+        done(format_args!("its console is at {console}"));
     }
     let size = args.listeners.into();
     let (woken, polling) = tokio::try_join!(
@@ -77,9 +88,9 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
         Fleet::start(Way::Polling, size, &relay, home.path()),
     )?;
     tokio::try_join!(woken.wait_idle(), polling.wait_idle())?;
-    steps.done(format_args!("two fleets of {size} each are idle"));
+    done(format_args!("two fleets of {size} each are idle"));
     let (idle_woken, idle_polling) = tokio::join!(woken.idle(IDLE), polling.idle(IDLE));
-    steps.done(format_args!(
+    done(format_args!(
         "idle for {}: the woken fleet made {idle_woken} storage transactions, the polling fleet \
          made {idle_polling}",
         Span(IDLE)
@@ -87,55 +98,31 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     let mut fleets = Vec::new();
     for (fleet, idle) in [(&woken, idle_woken), (&polling, idle_polling)] {
         let outcome = fleet.work().await?;
-        steps.done(format_args!(
+        done(format_args!(
             "the {} fleet has handled {TRANSACTIONS} transactions in {ITEMS} messages",
             fleet.way.name()
         ));
         if let Some(after) = outcome.at_zero {
             let after = Span(after);
-            steps.done(format_args!(
+            done(format_args!(
                 "it was back at 0 dequeue tasks {after} after the last put"
             ));
         }
         fleets.push(FleetFigures::new(fleet.way, idle, outcome));
     }
-    let figures = Figures {
-        transactions: TRANSACTIONS,
-        work_items: ITEMS,
-        fleets,
-    };
+    let figures = json!({ "transactions": TRANSACTIONS, "work_items": ITEMS, "fleets": fleets });
     let format = args.output.format;
-    format.object(&figures, || figures.table())?;
+    format.object(&figures, || figures::table(&fleets))?;
     if args.console {
         loop {
             tokio::time::sleep(PAUSE).await;
             woken.work().await?;
-            steps.done(format_args!("a further batch was handled"));
+            done(format_args!("a further batch was handled"));
         }
     }
     tokio::join!(woken.stop(), polling.stop());
     node.shutdown(SHUTDOWN_GRACE).await;
     Ok(Exit::OK)
-}
-
-async fn start_relay(home: &Path, console: bool) -> anyhow::Result<Node> {
-    let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = NodeConfig {
-        listen: any_port,
-        admin_listen: console.then_some(any_port),
-        store: format!("sqlite:{}", home.join("flags.db").display()),
-        ..NodeConfig::default()
-    };
-    Ok(Node::start(config).await?)
-}
-
-impl Steps {
-    fn done(&self, step: std::fmt::Arguments<'_>) {
-        output::note(format_args!(
-            "[{:>5.1}s] {step}",
-            self.0.elapsed().as_secs_f64()
-        ));
-    }
 }
 
 impl Way {

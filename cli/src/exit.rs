@@ -79,6 +79,14 @@ impl Exit {
     }
 }
 
+/// Returns a conversion that gives errors of this kind the exit code 1.
+pub(crate) fn failed_if(kind: ErrorKind) -> impl Fn(reveille::Error) -> anyhow::Error {
+    move |error| match error.kind() == kind {
+        true => Failed(error.to_string()).into(),
+        false => error.into(),
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit.0)

@@ -3,14 +3,15 @@
 
 use clap::Subcommand;
 use reveille::{
-    Client, Error, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcherInfo, ListenerId,
-    duration::Span, flag::StoreFlags, store,
+    Client, ErrorKind, FlagEvent, FlagName, FlagState, FlagWatcherInfo, ListenerId,
+    flag::StoreFlags, store,
 };
 use serde_json::{Value, json};
 
 use super::{
     exit::Exit,
     output::{self, Format, time},
+    program,
     target::{Target, TargetArgs, WaitingArgs, note_unanswered},
     values,
 };
@@ -83,10 +84,9 @@ pub(super) struct FlagsArgs {
 }
 
 pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
+const WAITING: &str = "listener_id connected_for_ms acknowledged";
 /// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
 pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
-/// Maximum number of names in a text; JSON has all.
-pub(super) const SHOWN: usize = 20;
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
@@ -101,11 +101,14 @@ impl Args {
                 let of_store = async |flags: StoreFlags| Ok((flags.get(&flag).await?, None));
                 let (state, watchers) = flags.call(false, of_relay, of_store).await?;
                 let mut row = row(&state);
-                row["waiting"] = match (flags.format(), &watchers) {
-                    (Format::Table, Some(watchers)) => waiting(watchers).into(),
-                    (_, watchers) => json!(watchers.as_deref().map(waiting_json)),
+                let table = output::table_of(COLUMNS, std::slice::from_ref(&row));
+                let waiting = watchers.map(|all| all.iter().map(watcher_row).collect::<Vec<_>>());
+                row["waiting"] = json!(waiting);
+                let text = || match waiting.filter(|all| !all.is_empty()) {
+                    Some(all) => format!("{table}\n\n{}", output::table_of(WAITING, &all)),
+                    None => table,
                 };
-                flags.format().row(&format!("{COLUMNS} waiting"), &row)?;
+                flags.format().object(&row, text)?;
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
@@ -163,16 +166,11 @@ impl FlagsArgs {
                 true => store::open(url).await,
                 false => store::open_existing(url).await,
             };
-            of_store(StoreFlags::new(opened?)).await
+            anyhow::Ok(of_store(StoreFlags::new(opened?)).await?)
         };
-        let timeout = target.timeout.unwrap_or_default();
-        let late = |_| {
-            let message = format!("store {url}: no answer within {}", Span(timeout));
-            // Exit code 3, as for a store that cannot be reached: the cause is the same.
-            Err(Error::new(ErrorKind::Unavailable, message))
-        };
-        let called = tokio::time::timeout(timeout, calling).await;
-        Ok(called.unwrap_or_else(late)?)
+        // As for a store that cannot be reached: the cause is the same.
+        let late = (ErrorKind::Unavailable, format!("store {url}: no answer"));
+        program::within(target.timeout, late, calling).await
     }
 }
 
@@ -195,37 +193,13 @@ pub(super) fn line(state: &FlagState) -> String {
     line
 }
 
-/// Returns the listeners that wait as a table's cell, one a line.
-fn waiting(watchers: &[FlagWatcherInfo]) -> String {
-    let line = |watcher: &FlagWatcherInfo| {
-        let acknowledged = if watcher.acknowledged {
-            ", acknowledged"
-        } else {
-            ""
-        };
-        format!(
-            "{} for {}{acknowledged}",
-            watcher.listener_id,
-            Span(output::span(watcher.since).unwrap_or_default())
-        )
-    };
-    let mut lines: Vec<_> = watchers.iter().take(SHOWN).map(line).collect();
-    if watchers.len() > SHOWN {
-        lines.push(format!("and {} more", watchers.len() - SHOWN));
-    }
-    lines.join("\n")
-}
-
-fn waiting_json(watchers: &[FlagWatcherInfo]) -> Vec<Value> {
-    let row = |watcher: &FlagWatcherInfo| {
-        json!({
-            "listener_id": watcher.listener_id,
-            "streams": watcher.streams,
-            "connected_for_ms": output::wire_millis(watcher.since),
-            "acknowledged": watcher.acknowledged,
-        })
-    };
-    watchers.iter().map(row).collect()
+fn watcher_row(watcher: &FlagWatcherInfo) -> Value {
+    json!({
+        "listener_id": watcher.listener_id,
+        "streams": watcher.streams,
+        "connected_for_ms": output::wire_millis(watcher.since),
+        "acknowledged": watcher.acknowledged,
+    })
 }
 
 pub(super) fn row(state: &FlagState) -> Value {

@@ -25,7 +25,7 @@ pub(super) const FIRST: [(&str, &str); 6] = [
     ),
     (
         "scale",
-        "max per serve idle depth visibility_timeout max_load policy hook dry_run relay",
+        "max per serve idle depth visibility_timeout policy hook dry_run relay",
     ),
     (
         "courier serve",

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind, duration,
+    ErrorKind, duration,
     store::{self, BlobName},
     unique_id::{BlobSyncStore, FOLDER, IdConfig, UniqueIdGenerator},
 };
 use serde_json::json;
 
 use super::{
-    exit::{Exit, Failed},
+    exit::{Exit, failed_if},
     output::{self, Format, OutputArgs},
     program,
     store::StoreArgs,
@@ -81,14 +81,15 @@ impl Args {
 
 impl Next {
     async fn run(self) -> anyhow::Result<Exit> {
-        let late = || format!("`{}`: got no id", self.name);
+        let late = || (ErrorKind::Timeout, format!("`{}`: got no id", self.name));
         let opened =
             program::within(self.timeout, late(), store::open(self.store.resolve()?)).await?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, self.config())?;
         let taken = ids.next_ids(self.count as usize);
         let taken = program::within(self.timeout, late(), taken).await;
-        let taken = taken.map_err(invalid_as_failed)?;
+        // An invalid value is stored, not typed.
+        let taken = taken.map_err(failed_if(ErrorKind::Invalid))?;
         match self.output.format {
             Format::Table => {
                 let lines: String = taken.iter().map(|id| format!("{id}\n")).collect();
@@ -109,14 +110,6 @@ impl Next {
             start: self.start,
             retry_for: self.timeout.unwrap_or(defaults.retry_for),
         }
-    }
-}
-
-/// Converts an error about an invalid value to exit code 1: the value is stored, not typed.
-fn invalid_as_failed(error: Error) -> anyhow::Error {
-    match error.kind() {
-        ErrorKind::Invalid => Failed(error.message().to_owned()).into(),
-        _ => error.into(),
     }
 }
 

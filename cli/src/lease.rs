@@ -107,41 +107,48 @@ const MAX_GRACE: Duration = Duration::from_secs(30);
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        log::to_stderr(LOG);
-        let mut interrupts = Interrupts::listen()?;
         match self.verb {
-            Verb::Run(args) => args.run(&mut interrupts).await,
-            Verb::Show(args) => tokio::select! {
-                outcome = args.run() => outcome,
-                signal = interrupts.next() => Ok(signal.exit()),
-            },
+            Verb::Run(args) => args.run().await,
+            Verb::Show(args) => program::until_interrupted(args.run()).await,
         }
     }
 }
 
 impl Run {
-    async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
+    async fn run(self) -> anyhow::Result<Exit> {
+        log::start(LOG, false);
+        let mut interrupts = Interrupts::listen()?;
         child::check_exists(&self.command)?;
         let config = LeaseConfig {
             duration: self.duration,
-            holder: self.holder.clone().unwrap_or_else(this_process),
+            holder: (self.holder.clone())
+                .unwrap_or_else(|| format!("{}-{}", values::host(), std::process::id())),
             poll: LeaseConfig::default().poll.min(self.duration / 5),
         };
         let holder = config.holder.clone();
         let acquiring = async {
             let store = store::open(self.store.resolve()?).await?;
             let lease = Lease::new(store, &self.name, config)?;
-            let held = acquire(&lease).await?;
+            if let Ok(Some(state)) = lease.state().await
+                && state.held
+            {
+                let (name, holder) = (lease.name(), state.holder);
+                output::note(format_args!(
+                    "lease `{name}` is held by `{holder}`; waiting"
+                ));
+            }
+            let held = lease.acquire().await?;
             anyhow::Ok((lease, held))
         };
         let late = format!("lease `{}` was not acquired", self.name);
+        let late = (ErrorKind::Timeout, late);
         let (lease, held) = tokio::select! {
             held = program::within(self.timeout, late, acquiring) => held?,
             signal = interrupts.next() => return Ok(signal.exit()),
         };
         output::note(format_args!("{lease} is held, token {}", held.token()));
         let ended = match self.start(&held, holder) {
-            Ok(process) => self.supervise(&held, process, interrupts).await,
+            Ok(process) => self.supervise(&held, process, &mut interrupts).await,
             Err(error) => Err(error),
         };
         let (lost, status) = match ended {
@@ -262,27 +269,9 @@ fn row(name: &str, state: &LeaseState, now: SystemTime) -> Value {
     })
 }
 
-/// Waits for the lease, and prints its holder before.
-async fn acquire(lease: &Lease) -> reveille::Result<LeaseGuard> {
-    if let Ok(Some(state)) = lease.state().await
-        && state.held
-    {
-        let (name, holder) = (lease.name(), state.holder);
-        output::note(format_args!(
-            "lease `{name}` is held by `{holder}`; waiting"
-        ));
-    }
-    lease.acquire().await
-}
-
 /// Releases the lease. If that fails, the lease expires by itself.
 async fn release(held: LeaseGuard) {
     if let Err(error) = held.release().await {
         output::note(error);
     }
-}
-
-/// Returns host name and process id as the holder's name.
-fn this_process() -> String {
-    format!("{}-{}", values::host(), std::process::id())
 }

@@ -57,7 +57,6 @@ mod sweep;
 mod target;
 #[cfg(test)]
 mod tests;
-mod tls;
 mod top;
 mod unleash;
 mod values;

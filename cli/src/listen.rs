@@ -17,7 +17,7 @@ use std::{
 
 use reveille::{
     Console, Error, GroupName, PublisherOptions, duration,
-    listener::{Delivery, Listener, ListenerBuilder, ListenerConfig, PolicyFile},
+    listener::{Delivery, Listener, ListenerConfig, PolicyFile},
     queue as queues,
 };
 
@@ -25,7 +25,9 @@ use self::worker::{EndCause, Worker};
 use super::{
     child::{self, KILL_AFTER},
     exit::{Exit, Failed},
-    log, output, queue,
+    log,
+    output::{self, Format},
+    queue,
     signals::{Interrupts, Signal},
     target::{IdArgs, RelayArgs, Target},
     values,
@@ -139,43 +141,72 @@ const POISON_SUFFIX: &str = "-poison";
 /// With a policy file the policy decides. This cap bounds a mistake in the file.
 const MAX_POLICY_TASKS: usize = 1_000;
 
-/// A started listener and the parts that run beside it.
-struct RunningListener {
-    listener: Listener,
-    worker: Arc<Worker>,
-    until_empty: bool,
-    /// Serves the metrics until the end.
-    _console: Option<Console>,
-}
-
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(None);
         values::check_open("metrics-listen", self.metrics_listen, target.insecure)?;
-        log::start(LOG, target.format.into());
+        log::start(LOG, target.format != Format::Table);
         let mut interrupts = Interrupts::of_service(false)?;
-        tokio::select! {
-            outcome = self.prepare(&target) => outcome?.run(&mut interrupts).await,
-            signal = interrupts.next() => Ok(signal.exit()),
+        // The console serves the metrics until the end.
+        let (listener, worker, _console) = tokio::select! {
+            prepared = self.prepare(&target) => prepared?,
+            signal = interrupts.next() => return Ok(signal.exit()),
+        };
+        let cause = tokio::select! {
+            cause = worker.ended() => cause,
+            signal = interrupts.next() => EndCause::Signal(signal),
+            () = until_empty(&listener), if self.until_empty => EndCause::Emptied,
+        };
+        worker.stop();
+        tracing::info!("stopping: waiting for commands; a second signal kills them");
+        let stats = tokio::select! {
+            stats = listener.shutdown() => stats,
+            // The end of the runtime drops the commands, which kills them.
+            signal = interrupts.next() => return Ok(signal.exit()),
+        };
+        tracing::info!(
+            handled = stats.handled,
+            failed = stats.failed,
+            poisoned = stats.poisoned,
+            lost = stats.lost,
+            gets = stats.gets,
+            empty_gets = stats.empty_gets,
+            "ended"
+        );
+        match cause {
+            EndCause::Signal(Signal::Terminate) if !worker.cut_off.load(Ordering::Relaxed) => {
+                Ok(Exit::OK)
+            }
+            EndCause::Signal(signal) => Ok(signal.exit()),
+            EndCause::Unable(reason) => Err(Failed(reason).into()),
+            EndCause::Emptied if worker.put_back.load(Ordering::Relaxed) => {
+                let text =
+                    "a message was put back by its command, or no program could be run for it";
+                Err(Failed(text.to_owned()).into())
+            }
+            EndCause::Emptied if stats.failed > 0 => {
+                let runs = output::count(stats.failed, "run");
+                let text = format!("{runs} of the command failed; the message may still be there");
+                Err(Failed(text).into())
+            }
+            EndCause::Emptied | EndCause::Counted | EndCause::Unread => Ok(Exit::OK),
         }
     }
 
     /// Performs every step that may fail before the first get.
-    async fn prepare(&self, target: &Target) -> anyhow::Result<RunningListener> {
+    async fn prepare(
+        &self,
+        target: &Target,
+    ) -> anyhow::Result<(Listener, Arc<Worker>, Option<Console>)> {
         let config = self.config()?;
         child::check_exists(&self.command)?;
         let id = self.id.resolve("listen")?;
         let client = (!self.no_relay).then(|| target.client()).transpose()?;
-        let queue = match self.create {
-            true => queue::create(&self.url).await?.0,
-            false => queue::open(&self.url).await?,
-        };
+        let (queue, _) = queue::open_or_create(&self.url, self.create).await?;
         let mut builder = Listener::builder(Arc::clone(&queue));
         if let Some(url) = self.poison()? {
-            let poison = match self.create && self.poison.is_some() {
-                true => queue::create(&url).await?.0,
-                false => queue::open(&url).await?,
-            };
+            let creates = self.create && self.poison.is_some();
+            let (poison, _) = queue::open_or_create(&url, creates).await?;
             builder = builder.poison(poison);
         }
         if let Some(client) = &client {
@@ -195,9 +226,12 @@ impl Args {
         let command = self.command.clone();
         let worker = Worker::new(command, self.count, self.postpone, self.max_handling_time);
         let worker = Arc::new(worker);
-        let listener = self
-            .start(builder.config(config), Arc::clone(&worker))
-            .await?;
+        let handler = Arc::clone(&worker);
+        let handle = move |delivery: Delivery| {
+            let worker = Arc::clone(&handler);
+            async move { worker.handle(delivery).await }
+        };
+        let listener = builder.config(config).start(handle).await?;
         let relay = client.map(|_| &target.relay);
         tracing::info!(queue = %queue.address(), relay, "listening");
         let console = match self.metrics_listen {
@@ -215,24 +249,7 @@ impl Args {
             // starts one by itself.
             listener.start_listener(1);
         }
-        Ok(RunningListener {
-            listener,
-            worker,
-            until_empty: self.until_empty,
-            _console: console,
-        })
-    }
-
-    async fn start(
-        &self,
-        builder: ListenerBuilder,
-        worker: Arc<Worker>,
-    ) -> reveille::Result<Listener> {
-        let handle = move |delivery: Delivery| {
-            let worker = Arc::clone(&worker);
-            async move { worker.handle(delivery).await }
-        };
-        builder.start(handle).await
+        Ok((listener, worker, console))
     }
 
     fn config(&self) -> reveille::Result<ListenerConfig> {
@@ -281,53 +298,6 @@ impl Args {
             Error::invalid("--poison", rule)
         });
         named.map(Some)
-    }
-}
-
-impl RunningListener {
-    async fn run(self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
-        let Self {
-            listener, worker, ..
-        } = self;
-        let cause = tokio::select! {
-            cause = worker.ended() => cause,
-            signal = interrupts.next() => EndCause::Signal(signal),
-            () = until_empty(&listener), if self.until_empty => EndCause::Emptied,
-        };
-        worker.stop();
-        tracing::info!("stopping: waiting for commands; a second signal kills them");
-        let stats = tokio::select! {
-            stats = listener.shutdown() => stats,
-            // The end of the runtime drops the commands, which kills them.
-            signal = interrupts.next() => return Ok(signal.exit()),
-        };
-        tracing::info!(
-            handled = stats.handled,
-            failed = stats.failed,
-            poisoned = stats.poisoned,
-            lost = stats.lost,
-            gets = stats.gets,
-            empty_gets = stats.empty_gets,
-            "ended"
-        );
-        match cause {
-            EndCause::Signal(Signal::Terminate) if !worker.cut_off.load(Ordering::Relaxed) => {
-                Ok(Exit::OK)
-            }
-            EndCause::Signal(signal) => Ok(signal.exit()),
-            EndCause::Unable(reason) => Err(Failed(reason).into()),
-            EndCause::Emptied if worker.put_back.load(Ordering::Relaxed) => {
-                let text =
-                    "a message was put back by its command, or no program could be run for it";
-                Err(Failed(text.to_owned()).into())
-            }
-            EndCause::Emptied if stats.failed > 0 => {
-                let runs = output::count(stats.failed, "run");
-                let text = format!("{runs} of the command failed; the message may still be there");
-                Err(Failed(text).into())
-            }
-            EndCause::Emptied | EndCause::Counted | EndCause::Unread => Ok(Exit::OK),
-        }
     }
 }
 

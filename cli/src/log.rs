@@ -5,15 +5,12 @@
 //! dropped and counted.
 
 use std::{
-    ffi::OsString,
     io::{self, IsTerminal},
     sync::OnceLock,
 };
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
-
-use super::values::LogFormat;
 
 /// Log level of client verbs without `RUST_LOG`: also another node that waits under the same listener id,
 /// and a flag that cannot be read.
@@ -26,25 +23,20 @@ const BUFFERED_LINES: usize = 8 * 1024;
 /// Counts the lines that [`start_lossy`] has dropped.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Logs as text, by `RUST_LOG` or else by `default`.
-pub(crate) fn to_stderr(default: &str) {
-    start(default, LogFormat::Text);
-}
-
 /// Logs by `RUST_LOG` or else by `default`.
-pub(crate) fn start(default: &str, format: LogFormat) {
-    start_on(io::stderr, default, format);
+pub(crate) fn start(default: &str, as_json: bool) {
+    start_on(io::stderr, default, as_json);
 }
 
 /// Logs by `RUST_LOG` or else by `default`, and drops lines rather than wait for their reader. The
 /// buffered lines are written when the guard is dropped, in bounded time.
-pub(crate) fn start_lossy(default: &str, format: LogFormat) -> WorkerGuard {
+pub(crate) fn start_lossy(default: &str, as_json: bool) -> WorkerGuard {
     let (writer, guard) = NonBlockingBuilder::default()
         .buffered_lines_limit(BUFFERED_LINES)
         .thread_name("log")
         .finish(io::stderr());
     DROPPED.get_or_init(|| writer.error_counter());
-    start_on(writer, default, format);
+    start_on(writer, default, as_json);
     guard
 }
 
@@ -58,7 +50,7 @@ pub(crate) fn dropped_lines() -> u64 {
 fn start_on(
     writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static,
     default: &str,
-    format: LogFormat,
+    as_json: bool,
 ) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt()
@@ -66,37 +58,14 @@ fn start_on(
         // Otherwise a line that cannot be written is followed by one on stderr that panics, in
         // whichever task has logged.
         .log_internal_errors(false)
-        .with_writer(writer)
-        .with_ansi(has_colours(
-            io::stderr().is_terminal(),
-            std::env::var_os("NO_COLOR"),
-        ));
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-}
-
-/// Returns whether lines are coloured: on a terminal, unless `NO_COLOR` is not empty
-/// (<https://no-color.org>).
-fn has_colours(is_terminal: bool, no_color: Option<OsString>) -> bool {
-    is_terminal && no_color.is_none_or(|value| value.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logs_have_colours_on_a_terminal_only_and_not_with_no_color() {
-        for (is_terminal, no_color, coloured) in [
-            (true, None, true),
-            (true, Some(""), true),
-            (true, Some("1"), false),
-            (false, None, false),
-        ] {
-            let no_color = no_color.map(OsString::from);
-            assert_eq!(has_colours(is_terminal, no_color), coloured);
-        }
+        .with_writer(writer);
+    // Lines on a terminal are coloured, unless `NO_COLOR` is not empty (<https://no-color.org>).
+    let log = match io::stderr().is_terminal() {
+        true => log,
+        false => log.with_ansi(false),
+    };
+    match as_json {
+        true => log.json().flatten_event(true).init(),
+        false => log.init(),
     }
 }

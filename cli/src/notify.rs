@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use reveille::{Error, ErrorKind, Limits, Notification, QueueAddress, duration};
+use reveille::{Error, ErrorKind, Limits, Notification, QueueAddress};
 use serde_json::json;
 
 use super::{
@@ -101,9 +101,5 @@ impl Args {
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    if span > Limits::DELAY {
-        return Err("must be at most 14d".to_owned());
-    }
-    Ok(span)
+    values::duration(text, |delay| delay <= Limits::DELAY, "must be at most 14d")
 }

@@ -112,11 +112,7 @@ pub(crate) fn note(text: impl Display) {
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = cause
-            .to_string()
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let text = joined(&cause.to_string());
         if line.ends_with(&text) {
             continue;
         }
@@ -126,6 +122,11 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
         line.push_str(&text);
     }
     line
+}
+
+/// Returns a text on one line.
+pub(crate) fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns a point in time as RFC 3339, in UTC.

@@ -68,7 +68,7 @@ fn one_line(error: &clap::Error) -> String {
         .split("\n\n")
         .filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more information"));
     paragraphs
-        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .map(output::joined)
         .collect::<Vec<_>>()
         .join("; ")
 }
@@ -99,7 +99,7 @@ fn complete(program: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Resu
 pub(crate) async fn until_interrupted(
     work: impl Future<Output = anyhow::Result<Exit>>,
 ) -> anyhow::Result<Exit> {
-    log::to_stderr(log::CLIENT_LOG);
+    log::start(log::CLIENT_LOG, false);
     let mut interrupts = signals::Interrupts::listen()?;
     tokio::select! {
         outcome = Box::pin(work) => outcome,
@@ -107,10 +107,11 @@ pub(crate) async fn until_interrupted(
     }
 }
 
-/// Runs a call within the limit, if there is one. `late` says what has not happened by then.
+/// Runs a call within the limit, if there is one. `late` is the error, and says what has not happened by
+/// then.
 pub(crate) async fn within<T, E: From<Error>>(
     limit: Option<Duration>,
-    late: String,
+    (kind, late): (ErrorKind, String),
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let Some(limit) = limit else {
@@ -118,7 +119,7 @@ pub(crate) async fn within<T, E: From<Error>>(
     };
     let timed_out = |_| {
         let message = format!("{late} within {}", Span(limit));
-        Err(Error::new(ErrorKind::Timeout, message).into())
+        Err(Error::new(kind, message).into())
     };
     tokio::time::timeout(limit, call)
         .await

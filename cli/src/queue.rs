@@ -120,49 +120,44 @@ struct Named {
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        match self.verb {
-            Verb::Create(named) => {
-                let (queue, created) = create(&named.url).await?;
+        let (output, row, line) = match self.verb {
+            Verb::Put(put) => return put.run().await,
+            Verb::Get(get) => return get.run().await,
+            Verb::Peek(peek) => return peek.run().await,
+            Verb::Move(messages) => return messages.run().await,
+            Verb::List { url, output } => {
+                output.format.rows("url depth", &list(&url).await?)?;
+                return Ok(Exit::OK);
+            }
+            Verb::Create(Named { url, output }) => {
+                let (queue, created) = create(&url).await?;
                 let address = queue.address().to_string();
+                let row = json!({ "queue": address, "created": created });
                 let line = match created {
                     true => format!("created {address}"),
                     false => format!("{address} exists already"),
                 };
-                let row = json!({ "queue": address, "created": created });
-                named.output.format.next(&row, line)?;
+                (output, row, line)
             }
-            Verb::List { url, output } => {
-                let rows = list(&url).await?;
-                output.format.rows("url depth", &rows)?;
-            }
-            Verb::Put(put) => return put.run().await,
-            Verb::Get(get) => return get.run().await,
-            Verb::Peek(peek) => return peek.run().await,
-            Verb::Depth(named) => {
-                let queue = open(&named.url).await?;
+            Verb::Depth(Named { url, output }) => {
+                let queue = open(&url).await?;
                 let depth = queue.depth().await?;
                 let row = json!({ "queue": queue.address().to_string(), "depth": depth });
-                named.output.format.next(&row, depth)?;
+                (output, row, depth.to_string())
             }
-            Verb::Move(messages) => return messages.run().await,
-            Verb::Purge(named) => {
-                let queue = open(&named.url).await?;
+            Verb::Purge(Named { url, output }) => {
+                let queue = open(&url).await?;
                 queue.purge().await?;
                 let address = queue.address().to_string();
                 let line = format!("deleted all messages of {address}");
-                named
-                    .output
-                    .format
-                    .next(&json!({ "queue": address }), line)?;
+                (output, json!({ "queue": address }), line)
             }
-            Verb::Address(named) => {
-                let address = queue::address(&named.url)?.to_string();
-                named
-                    .output
-                    .format
-                    .next(&json!({ "queue": address }), &address)?;
+            Verb::Address(Named { url, output }) => {
+                let address = queue::address(&url)?.to_string();
+                (output, json!({ "queue": address }), address)
             }
-        }
+        };
+        output.format.next(&row, line)?;
         Ok(Exit::OK)
     }
 }
@@ -175,9 +170,21 @@ pub(super) async fn open(url: &str) -> anyhow::Result<Arc<dyn WorkQueue>> {
 }
 
 /// Opens such a queue, and creates it if it is missing; returns whether it was.
-pub(super) async fn create(url: &str) -> anyhow::Result<(Arc<dyn WorkQueue>, bool)> {
+async fn create(url: &str) -> anyhow::Result<(Arc<dyn WorkQueue>, bool)> {
     values::refuse_memory("queue: a queue", "sqlite:PATH?queue=NAME", url)?;
     Ok(queue::create(url).await?)
+}
+
+/// Opens such a queue, or creates it if it may be missing; returns whether it was then.
+pub(super) async fn open_or_create(
+    url: &str,
+    creates: bool,
+) -> anyhow::Result<(Arc<dyn WorkQueue>, Option<bool>)> {
+    if !creates {
+        return Ok((open(url).await?, None));
+    }
+    let (queue, created) = create(url).await?;
+    Ok((queue, Some(created)))
 }
 
 async fn list(url: &str) -> anyhow::Result<Vec<Value>> {

@@ -23,7 +23,9 @@ use self::{hook::HookArgs, workers::CommandWorkers};
 use super::{
     child,
     exit::{Exit, Usage},
-    log, queue,
+    log,
+    output::Format,
+    queue,
     signals::{Interrupts, Signal},
     target::{IdArgs, RelayArgs, Target},
     values,
@@ -101,7 +103,7 @@ const LOG: &str = "error,rustls=off,rustls_platform_verifier=off,reveille::liste
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let target = self.relay.resolve(None);
-        log::start(LOG, target.format.into());
+        log::start(LOG, target.format != Format::Table);
         let mut interrupts = Interrupts::of_service(false)?;
         let id = self.id.resolve("scale")?;
         let stop = CancellationToken::new();
@@ -134,7 +136,15 @@ impl Args {
     ) -> anyhow::Result<()> {
         let config = self.config()?;
         child::check_exists(&self.command)?;
-        let queues = self.queues().await?;
+        let depth: Option<Arc<dyn WorkQueue>> = match &self.depth {
+            Some(url) => Some(queue::open(url).await?),
+            None => None,
+        };
+        let queue = |address: &QueueAddress| AgentQueue {
+            address: address.clone(),
+            depth: depth.clone(),
+        };
+        let queues: Vec<_> = self.queues.iter().map(queue).collect();
         let options = config.subscription(id, GroupName::new(&self.group)?, &queues)?;
         let subscription = target.client()?.subscribe(options)?;
         let workers = CommandWorkers {
@@ -168,18 +178,6 @@ impl Args {
             check: self.check,
             policy: policy.map(|policy| Arc::new(policy) as Arc<dyn ScalePolicy>),
         })
-    }
-
-    async fn queues(&self) -> anyhow::Result<Vec<AgentQueue>> {
-        let depth: Option<Arc<dyn WorkQueue>> = match &self.depth {
-            Some(url) => Some(queue::open(url).await?),
-            None => None,
-        };
-        let queue = |address: &QueueAddress| AgentQueue {
-            address: address.clone(),
-            depth: depth.clone(),
-        };
-        Ok(self.queues.iter().map(queue).collect())
     }
 }
 

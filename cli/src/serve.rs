@@ -122,15 +122,15 @@ impl Args {
         let cluster = self.cluster.config()?;
         let is_member = cluster.is_some();
         let tls = service.tls(self.listen)?;
-        values::check_open("admin-listen", self.admin_listen.0, service.insecure)?;
-        if self.queues.is_none() && service.has_client_certificate() {
+        values::check_open("admin-listen", self.admin_listen, service.insecure)?;
+        if self.queues.is_none() && service.client.cert.is_some() {
             output::note("--cert: only for --queues; the relay's own certificate is --tls-cert");
         }
         let mut node = NodeConfig {
             listen: self.listen,
             tls,
             access: service.access()?,
-            admin_listen: self.admin_listen.0,
+            admin_listen: self.admin_listen,
             admin_hosts: self.admin_host.clone(),
             console: self.console,
             log_lines_dropped: Some(log::dropped_lines),
@@ -148,11 +148,14 @@ impl Args {
         let relay = &mut node.relay;
         settings.savings.apply(relay);
         relay.sentinel_interval = self.sentinel.0;
-        relay.drain = cluster::drain_span(self.drain.map(Into::into), is_member);
+        if is_member {
+            (relay.drain, relay.relay_id) = (cluster::DRAIN, cluster::relay_id());
+        }
+        if let Some(Span(drain)) = self.drain {
+            relay.drain = drain;
+        }
         if let Some(id) = &self.relay_id {
             relay.relay_id.clone_from(id);
-        } else if is_member {
-            relay.relay_id = cluster::relay_id();
         }
         Ok(node)
     }

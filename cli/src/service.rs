@@ -16,16 +16,16 @@ use tokio::signal::unix::{self, SignalKind};
 use tracing_appender::non_blocking::WorkerGuard;
 
 use super::{
-    credential::CredentialArgs,
+    credential::ClientArgs,
     exit::{Exit, Failed, Usage},
     log, output,
     settings::{self, Settings},
     signals::{self, Interrupts, Signal},
-    tls::{ClientTlsArgs, ServerTlsArgs},
-    values::{self, LogFormat},
+    values,
 };
 
 const LIMITS: &str = "Limits";
+const TLS: &str = "TLS";
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ServiceArgs {
@@ -51,12 +51,17 @@ pub(super) struct ServiceArgs {
     /// Begin with empty queues if the queue file is missing because it was damaged and set aside
     #[arg(long, env = "REVEILLE_ALLOW_NEW_FILE")]
     allow_new_file: bool,
+    /// Serve TLS with this certificate and its chain, in PEM; it is read again when it changes
+    #[arg(long, env = "REVEILLE_TLS_CERT", value_name = "FILE", help_heading = TLS)]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert, in PEM
+    #[arg(long, env = "REVEILLE_TLS_KEY", value_name = "FILE", help_heading = TLS)]
+    tls_key: Option<PathBuf>,
+    /// Refuse clients without a certificate of one of these authorities, in PEM
+    #[arg(long, env = "REVEILLE_TLS_CLIENT_CA", value_name = "FILE", help_heading = TLS)]
+    tls_client_ca: Option<PathBuf>,
     #[command(flatten)]
-    tls: ServerTlsArgs,
-    #[command(flatten)]
-    client_tls: ClientTlsArgs,
-    #[command(flatten)]
-    credential: CredentialArgs,
+    pub(super) client: ClientArgs,
     /// Only known callers may call: the rules, and the files of tokens and keys that they name; see
     /// `reveille auth --help` [default: every caller may do everything]
     #[arg(
@@ -83,9 +88,10 @@ pub(super) struct ServiceArgs {
         long,
         env = "REVEILLE_LOG",
         value_name = "FORMAT",
+        value_parser = ["text", "json"],
         default_value = "text"
     )]
-    log: LogFormat,
+    log: String,
 }
 
 /// A running service: its signals and its log.
@@ -102,7 +108,7 @@ impl ServiceArgs {
     pub(super) fn start(&self, default_log: &str) -> io::Result<Service> {
         let reloads = self.auth.is_some();
         Ok(Service {
-            _flushed: log::start_lossy(default_log, self.log),
+            _flushed: log::start_lossy(default_log, self.log == "json"),
             interrupts: Interrupts::of_service(reloads)?,
             hangup: reloads
                 .then(|| unix::signal(SignalKind::hangup()))
@@ -121,36 +127,34 @@ impl ServiceArgs {
         }
     }
 
-    /// Returns the TLS of the port at this address.
+    /// Returns the TLS of the port at this address; `None` is plain text.
     pub(super) fn tls(&self, listen: SocketAddr) -> Result<Option<ServerTls>, Usage> {
-        let tls = self.tls.config()?;
-        let plain = Some(listen).filter(|_| tls.is_none());
-        values::check_open("listen", plain, self.insecure)?;
-        Ok(tls)
-    }
-
-    pub(super) fn has_client_certificate(&self) -> bool {
-        self.client_tls.cert.is_some()
+        let client_ca = self.tls_client_ca.clone();
+        match (self.tls_cert.clone(), self.tls_key.clone()) {
+            (Some(certificate), Some(key)) => Ok(Some(ServerTls {
+                certificate,
+                key,
+                client_ca,
+            })),
+            (None, None) if client_ca.is_none() => {
+                values::check_open("listen", Some(listen), self.insecure)?;
+                Ok(None)
+            }
+            (None, _) => Err(Usage("--tls-cert: must be set for TLS".to_owned())),
+            (Some(_), None) => Err(Usage("--tls-key: must be set with --tls-cert".to_owned())),
+        }
     }
 
     /// Returns the configuration of the clients of other machines.
     pub(super) fn client(&self) -> Result<ClientConfig, Usage> {
-        Ok(ClientConfig {
-            tls: self
-                .client_tls
-                .config()
-                .map_err(|error| Usage(error.to_string()))?,
-            credential: self.credential.resolve(),
-            insecure: self.insecure,
-            ..ClientConfig::default()
-        })
+        let config = self.client.config(self.insecure);
+        config.map_err(|error| Usage(error.to_string()))
     }
 
     /// Returns the queues at `place`, a directory or the file, which the process hosts.
     pub(super) fn queues(&self, place: &Path, from: &Settings) -> Result<QueuesConfig, Usage> {
         let path = settings::queue_file(place).map_err(|error| Usage(error.to_string()))?;
         let client = self.client()?;
-        let defaults = HostConfig::default();
         Ok(QueuesConfig {
             path,
             manager: QueueManagerConfig {
@@ -161,7 +165,7 @@ impl ServiceArgs {
                 tls: self.queues_tls.then_some(client.tls),
                 credential: client.credential,
                 insecure: client.insecure,
-                ..defaults
+                ..HostConfig::default()
             },
         })
     }
@@ -182,22 +186,19 @@ impl ServiceArgs {
 impl Service {
     /// Waits for a signal that ends the service, and reads the files of access again at each SIGHUP. A
     /// file system that hangs delays no other signal.
-    pub(super) async fn signal<F>(&mut self, reload: impl Fn() -> F + Send + Sync) -> Signal
-    where
-        F: Future<Output = reveille::Result<bool>> + Send,
-    {
+    pub(super) async fn signal(
+        &mut self,
+        reload: impl AsyncFn() -> reveille::Result<bool>,
+    ) -> Signal {
         let Self {
             interrupts, hangup, ..
         } = self;
         let reloading = async {
             loop {
                 signals::hang_up(hangup).await;
-                match reload().await {
-                    Ok(_) => {}
-                    Err(error) => {
-                        let error = output::one_line(&anyhow::Error::new(error));
-                        tracing::error!(%error, "what the files of access said before stays in use");
-                    }
+                if let Err(error) = reload().await {
+                    let error = output::one_line(&anyhow::Error::new(error));
+                    tracing::error!(%error, "what the files of access said before stays in use");
                 }
             }
         };

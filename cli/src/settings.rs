@@ -22,7 +22,7 @@ use reveille::{
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
-use super::{credential, exit::Usage};
+use super::{credential, exit::Usage, output};
 
 /// The settings without a flag.
 #[derive(Debug, Default)]
@@ -179,14 +179,8 @@ fn read(text: &str, command: Command) -> Result<(Command, Settings), String> {
 }
 
 fn part<T: Default + de::DeserializeOwned>(name: &str, table: Option<Value>) -> Result<T, String> {
-    table
-        .map_or_else(|| Ok(T::default()), Value::try_into)
-        .map_err(|error| {
-            format!(
-                "[{name}]: {}",
-                error.to_string().trim_end().replace('\n', " ")
-            )
-        })
+    let part = table.map_or_else(|| Ok(T::default()), Value::try_into);
+    part.map_err(|error| format!("[{name}]: {}", output::joined(&error.to_string())))
 }
 
 fn syntax(error: &toml::de::Error, text: &str) -> String {

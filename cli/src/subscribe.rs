@@ -91,7 +91,7 @@ struct WakeLoop<'a> {
 
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        log::to_stderr(log::CLIENT_LOG);
+        log::start(log::CLIENT_LOG, false);
         let target = self.target.resolve();
         let options = self.options()?;
         let client = target.client()?;
@@ -162,12 +162,6 @@ impl WakeLoop<'_> {
             }
             let due = self.pending.next_due().into_iter().chain(self.next_poll);
             let due = due.min().filter(|_| is_idle);
-            let due = async {
-                match due {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 Ok(()) = self.link.changed() => self.on_link_change().await,
@@ -176,7 +170,7 @@ impl WakeLoop<'_> {
                     Some(work) => self.on_wake_up(work?).await?,
                     None => return Ok(Exit::FAILURE),
                 },
-                () = due => {}
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
         }
     }

@@ -120,7 +120,7 @@ impl Args {
             return Ok(Exit::OK);
         }
         values::check_open("admin-listen", self.admin_listen, self.insecure)?;
-        log::to_stderr(LOG);
+        log::start(LOG, false);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
         let format = self.output.format;
@@ -239,15 +239,11 @@ async fn dry_run(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
 const COLUMNS: &str = "round seen unmarked alive deleted moved changed left failed finished";
 
 fn row(round: &SweepRound) -> Value {
-    let mut row = json!({
-        "round": round.round,
-        "pages": round.pages,
-        "finished": round.finished,
-        "of_all": round.of_all,
-    });
-    for (name, count) in round.done.named() {
-        row[name] = count.into();
-    }
+    let mut row = json!(round.done);
+    row["round"] = round.round.into();
+    row["pages"] = round.pages.into();
+    row["finished"] = round.finished.into();
+    row["of_all"] = json!(round.of_all);
     row
 }
 

@@ -3,17 +3,17 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use reveille::{
-    Client, ClientConfig, ConnectionState, Credential, Error, ErrorKind, LinkState, Listed,
-    ListenerId, Publisher, PublisherOptions, duration::Span,
+    Client, ConnectionState, Error, ErrorKind, LinkState, Listed, ListenerId, Publisher,
+    PublisherOptions, duration::Span,
 };
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{
-    credential::CredentialArgs,
+    credential::ClientArgs,
     exit::Exit,
     output::{self, Format, OutputArgs},
-    tls::ClientTlsArgs,
+    program,
 };
 
 /// The arguments of every client verb.
@@ -23,9 +23,7 @@ pub(super) struct RelayArgs {
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
     #[command(flatten)]
-    pub(super) tls: ClientTlsArgs,
-    #[command(flatten)]
-    pub(super) credential: CredentialArgs,
+    client: ClientArgs,
     /// Send the token in plain text to another machine, over http://, and serve a metrics page to other
     /// machines
     #[arg(long, env = "REVEILLE_INSECURE", help_heading = HEADING)]
@@ -72,12 +70,11 @@ impl IdArgs {
     }
 }
 
-/// The arguments merged with the configuration file and the defaults.
-#[derive(Debug, Clone)]
+/// The relay of a verb, with its time-out.
+#[derive(Debug)]
 pub(super) struct Target {
     pub(super) relay: String,
-    pub(super) tls: ClientTlsArgs,
-    pub(super) credential: Credential,
+    client: ClientArgs,
     pub(super) insecure: bool,
     /// `None`: no limit.
     pub(super) timeout: Option<Duration>,
@@ -114,11 +111,9 @@ pub(super) const WARN_AFTER: Duration = Duration::from_millis(700);
 impl RelayArgs {
     /// Returns the target of a verb with this time-out.
     pub(super) fn resolve(&self, timeout: Option<Duration>) -> Target {
-        let relay = self.relay.clone();
         Target {
-            relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
-            tls: self.tls.clone(),
-            credential: self.credential.resolve(),
+            relay: with_scheme(self.relay.as_deref().unwrap_or(RELAY)),
+            client: self.client.clone(),
             insecure: self.insecure,
             timeout,
             format: self.output.format,
@@ -166,12 +161,7 @@ impl WaitingArgs {
 
 impl Target {
     pub(super) fn client(&self) -> reveille::Result<Client> {
-        let mut config = ClientConfig {
-            tls: self.tls.config()?,
-            credential: self.credential.clone(),
-            insecure: self.insecure,
-            ..ClientConfig::default()
-        };
+        let mut config = self.client.config(self.insecure)?;
         if let Some(timeout) = self.timeout {
             // If the verb's time-out is longer than that of one call, each call may take as long.
             config.request_timeout = config.request_timeout.max(timeout);
@@ -196,20 +186,18 @@ impl Target {
         &self,
         call: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        let Some(timeout) = self.timeout else {
-            return call.await;
-        };
-        match tokio::time::timeout(timeout, call).await {
+        let late = (
+            ErrorKind::Unavailable,
+            format!("relay `{}`: no answer", self.relay),
+        );
+        let done = program::within(self.timeout, late, call).await;
+        done.map_err(|error: Error| match error.kind() {
             // The client's time-out or the relay's: the cause is the same.
-            Ok(Err(error))
-                if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) =>
-            {
-                let message = explained(error.message());
-                Err(Error::new(ErrorKind::Unavailable, message))
+            ErrorKind::Timeout | ErrorKind::Unavailable => {
+                Error::new(ErrorKind::Unavailable, explained(error.message()))
             }
-            Ok(result) => result,
-            Err(_) => Err(self.no_answer()),
-        }
+            _ => error,
+        })
     }
 
     /// Waits within the time-out until the relay has acknowledged notifications. Prints why the publisher
@@ -258,7 +246,7 @@ impl Target {
             Err(error) if error.kind() == ErrorKind::Timeout && !is_connected(&link) => {
                 let cause = match &link.cause {
                     Some(cause) => cause.to_string(),
-                    None => self.no_answer().to_string(),
+                    None => format!("relay `{}`: no answer", self.relay),
                 };
                 let span = Span(self.timeout.unwrap_or_default());
                 let message = format!("{cause}; not seen within {span}, but it may have happened");
@@ -322,14 +310,6 @@ impl Target {
         let half = self.timeout.map_or(WARN_AFTER, |timeout| timeout / 2);
         half.min(WARN_AFTER)
     }
-
-    /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
-    /// as well be unreachable.
-    pub(super) fn no_answer(&self) -> Error {
-        let span = Span(self.timeout.unwrap_or_default());
-        let message = format!("relay `{}`: no answer within {span}", self.relay);
-        Error::new(ErrorKind::Unavailable, message)
-    }
 }
 
 /// Adds what may be wrong to an error of HTTP/2, of which the library names the event only.
@@ -343,8 +323,7 @@ fn explained(cause: &str) -> String {
 }
 
 /// Converts each `HOST:PORT` of a list to a URL.
-#[allow(clippy::needless_pass_by_value, reason = "it is mapped")]
-pub(super) fn with_scheme(relays: String) -> String {
+pub(super) fn with_scheme(relays: &str) -> String {
     let urls = relays.split(',').map(str::trim).map(|relay| match relay {
         url if url.contains("://") => url.to_owned(),
         address => format!("http://{address}"),
@@ -362,8 +341,8 @@ mod tests {
 
     #[test]
     fn a_relay_needs_no_scheme() {
-        assert_eq!(with_scheme("relay:7600".to_owned()), "http://relay:7600");
-        let several = with_scheme("a:1, https://b:2".to_owned());
+        assert_eq!(with_scheme("relay:7600"), "http://relay:7600");
+        let several = with_scheme("a:1, https://b:2");
         assert_eq!(several, "http://a:1,https://b:2");
     }
 }

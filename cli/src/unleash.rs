@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     exit::{Exit, Failed},
-    flag::{self, FLAG_WATCH_ID, FlagsArgs, SHOWN},
+    flag::{self, FLAG_WATCH_ID, FlagsArgs},
     output,
     target::note_unanswered,
     values,
@@ -67,26 +67,24 @@ pub(super) struct LeashArgs {
 #[derive(Debug, clap::Args)]
 struct Origin {
     /// The reason, for the relay's log and the readers of a set flag
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    reason: String,
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
     /// The person or program that changes the flag [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
 }
 
 const COLUMNS: &str = "flag acknowledged expected watchers expires_at reason generation";
+/// Maximum number of names in a text; JSON has all.
+const SHOWN: usize = 20;
 /// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
 /// all calls before.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Origin {
     fn set_by(&self) -> String {
-        self.set_by.clone().unwrap_or_else(values::user)
+        let user = || std::env::var("USER").unwrap_or_default();
+        self.set_by.clone().unwrap_or_else(user)
     }
 }
 
@@ -112,7 +110,7 @@ impl Args {
         UnleashOptions {
             ttl: self.ttl.or_else(|| self.no_ttl.then_some(Duration::ZERO)),
             set_by: self.origin.set_by(),
-            reason: self.origin.reason.clone(),
+            reason: self.origin.reason.clone().unwrap_or_default(),
         }
     }
 
@@ -220,7 +218,7 @@ impl LeashArgs {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         let options = LeashOptions {
             cleared_by: self.origin.set_by(),
-            reason: self.origin.reason.clone(),
+            reason: self.origin.reason.clone().unwrap_or_default(),
         };
         let of_relay =
             async |client: &Client| client.flags().leash_with(&self.flag, &options).await;

@@ -4,30 +4,11 @@ use std::{net::SocketAddr, str::FromStr, time::Duration};
 
 use reveille::{ConsoleMode, Error, ErrorKind};
 
-use super::{exit::Usage, output::Format};
+use super::exit::Usage;
 
 /// The address of the admin port; `None` for `off`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AdminListen(pub(crate) Option<SocketAddr>);
-
-/// The format of the log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people
-    #[default]
-    Text,
-    /// One object a line
-    Json,
-}
-
-impl From<Format> for LogFormat {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Table => Self::Text,
-            Format::Json | Format::Jsonl => Self::Json,
-        }
-    }
-}
+// By this name clap does not take it for an argument that may be missing.
+pub(crate) type AdminListen = Option<SocketAddr>;
 
 /// Parses what the page on the admin port may do.
 pub(crate) fn console_mode(text: &str) -> Result<ConsoleMode, String> {
@@ -79,8 +60,8 @@ pub(crate) fn host_name(text: &str) -> Result<String, String> {
 /// Parses the address of the admin port, or `off`.
 pub(crate) fn admin_address(text: &str) -> Result<AdminListen, String> {
     match text {
-        "off" => Ok(AdminListen(None)),
-        text => address(text).map(|address| AdminListen(Some(address))),
+        "off" => Ok(None),
+        text => address(text).map(Some),
     }
 }
 
@@ -148,11 +129,6 @@ fn host_part(name: &str) -> String {
     }
 }
 
-/// Returns the user's name, or an empty text.
-pub(crate) fn user() -> String {
-    std::env::var("USER").unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,8 +149,8 @@ mod tests {
             let read: Option<SocketAddr> = read.map(|text| text.parse().expect("an address"));
             assert_eq!(address(text).ok(), read, "{text}");
         }
-        assert_eq!(admin_address("off"), Ok(AdminListen(None)));
-        let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
+        assert_eq!(admin_address("off"), Ok(None));
+        let admin = Some(SocketAddr::from(([127, 0, 0, 1], 7601)));
         assert_eq!(admin_address(":7601"), Ok(admin));
         assert!(admin_address("nowhere").is_err());
     }

@@ -89,7 +89,10 @@ impl Args {
                 (release, Some(link))
             }
         };
-        let late = format!("flag `{}` was not set", self.flag);
+        let late = (
+            ErrorKind::Timeout,
+            format!("flag `{}` was not set", self.flag),
+        );
         let parked = program::within(target.timeout, late, release.wait());
         let released = match relay {
             Some(link) => target.reaching(link, parked).await?,

@@ -172,17 +172,18 @@ impl Client {
                 false => self.inner.config.request_timeout,
             };
             let answer = call(connection.channel(), request.clone());
-            let failure = match self.answered(&connection, within, answer).await {
+            let (error, is_unsent) = match self.answered(&connection, within, answer).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            if failure.leaves {
+            // A call over a limit is repeated later; other calls go on.
+            let leaves = error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error));
+            if leaves {
                 relays.leave(&connection);
             }
             // The attempt may have resolved a name.
-            let may_be_repeated = failure.is_unsent || (repeats && failure.leaves);
-            if tried >= relays.others() || !may_be_repeated {
-                return Err(failure.error);
+            if tried >= relays.others() || !(is_unsent || repeats && leaves) {
+                return Err(error);
             }
         }
         unreachable!("the last relay returns")
@@ -223,55 +224,34 @@ impl Client {
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T> {
         let answered = self.answered(connection, within, call).await;
-        answered.map_err(|failure| failure.error)
+        answered.map_err(|(error, _)| error)
     }
 
+    /// The error comes with whether the relay could not be reached.
     async fn answered<T>(
         &self,
         connection: &Lease,
         within: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    ) -> Result<T, CallFailure> {
-        let relays = &self.inner.relays;
-        let url = relays.url_of(connection);
-        let (error, is_unsent) = match tokio::time::timeout(within, call).await {
-            Ok(Ok(response)) => return Ok(response.into_inner()),
+    ) -> Result<T, (Error, bool)> {
+        let url = self.inner.relays.url_of(connection);
+        match tokio::time::timeout(within, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => {
-                let is_unsent = is_unsent(&status);
-                (with_relay_url(from_status(status), url), is_unsent)
+                let is_unsent = causes(&status).any(|error| error.is::<tonic::ConnectError>());
+                Err((with_relay_url(from_status(status), url), is_unsent))
             }
             Err(_) => {
                 connection.retire();
-                (unreachable(url, "no answer in time"), false)
+                Err((unreachable(url, "no answer in time"), false))
             }
-        };
-        // A call over a limit is repeated later; other calls go on.
-        let leaves = error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error));
-        Err(CallFailure {
-            error,
-            is_unsent,
-            leaves,
-        })
+        }
     }
 }
 
 /// Time for a relay to answer a call that another one can take: a relay of a cluster waits for the others
 /// for a second.
 const TIME_WITH_OTHERS: Duration = Duration::from_secs(2);
-
-/// Why a call has failed.
-struct CallFailure {
-    error: Error,
-    /// The relay could not be reached.
-    is_unsent: bool,
-    /// The next call goes to another relay, if there is one.
-    leaves: bool,
-}
-
-/// Returns whether no connection could be made.
-fn is_unsent(status: &tonic::Status) -> bool {
-    causes(status).any(|error| error.is::<tonic::ConnectError>())
-}
 
 /// Adds the relay's URL to an error of the connection.
 pub(super) fn with_relay_url(error: Error, url: &str) -> Error {

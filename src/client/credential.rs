@@ -11,7 +11,6 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use tonic::{
-    Status,
     body::Body,
     codegen::{
         Service,
@@ -171,25 +170,18 @@ impl Service<Request<Body>> for RelayChannel {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if self.credential.is_none() {
-            let answer = self.channel.call(request);
-            return Box::pin(async move { answer.await.map_err(Failure::from) });
-        }
         // The clone takes the place of the channel that `poll_ready` has prepared.
         let ready = self.channel.clone();
         let mut channel = std::mem::replace(&mut self.channel, ready);
         let credential = self.credential.clone();
         Box::pin(async move {
-            let header = credential.header().await.map_err(refused)?;
-            request.headers_mut().insert(AUTHORIZATION, header);
+            if !credential.is_none() {
+                let header = credential.header().await.map_err(to_status)?;
+                request.headers_mut().insert(AUTHORIZATION, header);
+            }
             channel.call(request).await.map_err(Failure::from)
         })
     }
-}
-
-fn refused(error: Error) -> Failure {
-    let status: Status = to_status(error);
-    status.into()
 }
 
 #[cfg(test)]

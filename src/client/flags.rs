@@ -3,7 +3,6 @@
 use std::{
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -22,8 +21,8 @@ use crate::{
     client::session::{Reconnect, WatchSession},
     error::Result,
     types::{
-        FlagEvent, FlagName, FlagState, FlagWatch, GlobalFlag, LeashOptions, Limits, LinkState,
-        ListenerId, UnleashOptions,
+        FlagEvent, FlagName, FlagState, FlagWatch, LeashOptions, Limits, LinkState, ListenerId,
+        UnleashOptions,
     },
     wire::{flag_event, flag_from_wire, proto, span_to_wire},
 };
@@ -41,13 +40,6 @@ pub struct Unleashed {
     pub flag: FlagState,
     /// Number of watchers notified at once. Later watchers read the flag.
     pub watchers: u32,
-}
-
-/// One flag as a [`GlobalFlag`].
-#[derive(Debug)]
-struct RemoteFlag {
-    flags: Flags,
-    name: FlagName,
 }
 
 impl Flags {
@@ -155,34 +147,6 @@ impl Flags {
             Ok((page.watchers, page.unanswered_relays, page.next_page_token))
         };
         all_pages(fetch).await
-    }
-
-    /// Returns one flag as a [`GlobalFlag`], for
-    /// [`Release::reading`](crate::coordination::release::Release::reading).
-    pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
-        RemoteFlag {
-            flags: self.clone(),
-            name: flag,
-        }
-    }
-}
-
-#[async_trait]
-impl GlobalFlag for RemoteFlag {
-    async fn is_set(&self) -> Result<bool> {
-        Ok(self.flags.get(&self.name).await?.set)
-    }
-
-    async fn set(&self, set: bool) -> Result<()> {
-        if set {
-            let for_ever = UnleashOptions {
-                ttl: Some(Duration::ZERO),
-                ..UnleashOptions::default()
-            };
-            self.flags.unleash(&self.name, &for_ever).await.map(|_| ())
-        } else {
-            self.flags.leash(&self.name).await.map(|_| ())
-        }
     }
 }
 

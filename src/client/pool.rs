@@ -5,12 +5,9 @@
 //! window covers the unread bytes of all of its streams, so an unread stream never blocks another.
 //! The streams of a connection are therefore bounded; more streams open further connections.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
 use tonic::transport::Endpoint;
@@ -55,6 +52,7 @@ struct Connection {
 }
 
 /// A stream's or a call's lease of a connection, until dropped.
+#[derive(Debug)]
 pub(super) struct Lease {
     pool: Arc<Pool>,
     connection: Arc<Connection>,
@@ -179,12 +177,6 @@ impl Drop for Lease {
         if was_last && (self.is_retired() || has_other()) {
             connections.retain(is_other);
         }
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lease")
     }
 }
 

@@ -236,11 +236,15 @@ impl PublisherInner {
         }
     }
 
-    fn broken(&self, error: &Error) {
-        let now = self.clock.now();
+    /// The stream has ended. `has_left`: the client has left the relay, if it knows others.
+    fn broken(&self, error: &Error, has_left: bool) {
+        let (now, others) = (self.clock.now(), self.client.relay_list().others());
         let mut state = self.lock();
         let PublisherState { session, rng, .. } = &mut *state;
         session.broken(error, now, rng);
+        if has_left {
+            session.left_relay(others, now, rng);
+        }
         state.requests = None;
         state.deliver_results();
     }
@@ -254,14 +258,6 @@ impl PublisherInner {
         } else {
             self.client.config().request_timeout
         }
-    }
-
-    /// The client has left the relay, if it knows others.
-    fn left_relay(&self) {
-        let (now, others) = (self.clock.now(), self.client.relay_list().others());
-        let mut state = self.lock();
-        let PublisherState { session, rng, .. } = &mut *state;
-        session.left_relay(others, now, rng);
     }
 
     /// Returns the error of a relay that cannot serve the publisher now.
@@ -348,29 +344,28 @@ async fn run(inner: Arc<PublisherInner>) {
             inner.wait_for_signal(outcome.next_pump).await;
             continue;
         }
-        let (error, has_left) = match open(&inner).await {
-            Ok((answers, connection)) => {
-                match serve(&inner, answers, &connection).await {
-                    // A relay whose connection is at its maximum age serves the next one.
-                    Ok(()) => {
-                        let ended = "the relay ended the stream";
-                        (Error::new(ErrorKind::Unavailable, ended), false)
-                    }
-                    // A limit of the rate is the publisher's own.
-                    Err(error) if error.kind() == ErrorKind::Exhausted => (error, false),
-                    Err(error) => {
-                        let has_left = leave_after(&inner, &connection, &error);
-                        (error, has_left)
-                    }
-                }
-            }
-            Err(failure) => failure,
+        let (opened, connection) = open(&inner).await;
+        let is_open = opened.is_ok();
+        let error = match opened {
+            Ok(answers) => serve(&inner, answers, &connection).await,
+            Err(error) => Some(error),
         };
-        tracing::debug!(%error, "notify stream ended");
-        inner.broken(&error);
+        // A relay whose connection is at its maximum age ends the stream without an error, and serves the
+        // next one. A limit of the rate is the publisher's own. A proxy may answer that it knows no such
+        // service while the relay behind it is away.
+        let has_left = error.as_ref().is_some_and(|error| match error.kind() {
+            ErrorKind::Exhausted if is_open => false,
+            ErrorKind::NotFound | ErrorKind::Unsupported => true,
+            _ => leaves_relay(Some(error)),
+        });
         if has_left {
-            inner.left_relay();
+            inner.client.relay_list().leave(&connection);
         }
+        drop(connection);
+        let ended = || Error::new(ErrorKind::Unavailable, "the relay ended the stream");
+        let error = error.unwrap_or_else(ended);
+        tracing::debug!(%error, "notify stream ended");
+        inner.broken(&error, has_left);
         back_off(&inner).await;
     }
 }
@@ -387,11 +382,8 @@ async fn back_off(inner: &PublisherInner) {
     }
 }
 
-/// Opens the stream, and fails callers whose deadline passes until then. The error comes with
-/// whether the client has left the relay.
-async fn open(
-    inner: &PublisherInner,
-) -> Result<(Streaming<proto::NotifyResponse>, Lease), (Error, bool)> {
+/// Opens the stream, and fails callers whose deadline passes until then.
+async fn open(inner: &PublisherInner) -> (Result<Streaming<proto::NotifyResponse>>, Lease) {
     // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
     let (requests, outbound) = mpsc::channel(inner.pipeline);
     let opening = async {
@@ -412,43 +404,29 @@ async fn open(
             () = inner.wait_for_signal(next_pump) => {}
         }
     };
-    let answers = answers.map_err(|error| {
-        let has_left = leave_after(inner, &connection, &error);
-        (error, has_left)
-    })?;
-    let mut state = inner.lock();
-    state.requests = Some(requests);
-    state.session.set_answer_timeout(within);
-    drop(state);
-    Ok((answers, connection))
-}
-
-/// Moves on to another relay if this one sends the publisher away; returns whether it does. A proxy
-/// may answer that it knows no such service while the relay behind it is away.
-fn leave_after(inner: &PublisherInner, connection: &Lease, error: &Error) -> bool {
-    let is_away = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported);
-    let leaves = is_away || leaves_relay(Some(error));
-    if leaves {
-        inner.client.relay_list().leave(connection);
+    if answers.is_ok() {
+        let mut state = inner.lock();
+        state.requests = Some(requests);
+        state.session.set_answer_timeout(within);
     }
-    leaves
+    (answers, connection)
 }
 
-/// Receives answers, and sends the requests that no caller sends, until the stream ends. A relay that
-/// is cut off from its cluster answers each request with UNAVAILABLE; if there are others, that ends
-/// the stream.
+/// Receives answers, and sends the requests that no caller sends, until the stream ends; returns its
+/// error. A relay that is cut off from its cluster answers each request with UNAVAILABLE; if there are
+/// others, that ends the stream.
 async fn serve(
     inner: &PublisherInner,
     mut answers: Streaming<proto::NotifyResponse>,
     connection: &Lease,
-) -> Result<()> {
+) -> Option<Error> {
     let sleep = tokio::time::sleep_until(inner.clock.instant(Tick::NEVER));
     tokio::pin!(sleep);
     loop {
         let outcome = inner.pump();
         if outcome.overdue {
             connection.retire();
-            return Err(Error::new(ErrorKind::Unavailable, "no answer in time"));
+            return Some(Error::new(ErrorKind::Unavailable, "no answer in time"));
         }
         let next_pump = inner.clock.instant(outcome.next_pump);
         if sleep.deadline() != next_pump {
@@ -459,12 +437,12 @@ async fn serve(
                 Ok(Some(answer)) => {
                     let failure = inner.answered(answer);
                     let others = inner.client.relay_list().others();
-                    if let Some(error) = failure.filter(|_| others > 0) {
-                        return Err(error);
+                    if failure.is_some() && others > 0 {
+                        return failure;
                     }
                 }
-                Ok(None) => return Ok(()),
-                Err(status) => return Err(from_status(status)),
+                Ok(None) => return None,
+                Err(status) => return Some(from_status(status)),
             },
             () = inner.task_signal.notified() => {}
             () = &mut sleep => {}

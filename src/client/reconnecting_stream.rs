@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use futures_core::Stream;
+use futures_util::{
+    StreamExt as _, TryFutureExt as _, TryStreamExt as _,
+    future::ready,
+    stream::{self, BoxStream},
+};
 use tokio::sync::watch;
 use tonic::{Response, Status, Streaming};
 
@@ -28,7 +32,7 @@ use crate::{
 
 /// What differs between the relay's methods that answer with a stream.
 pub(super) trait StreamProtocol {
-    type Response;
+    type Response: Send + 'static;
     /// Handed over to the application.
     type Item;
 
@@ -53,7 +57,8 @@ pub(super) trait StreamProtocol {
 pub(super) struct ReconnectingStream<P: StreamProtocol> {
     pub(super) client: Client,
     pub(super) protocol: P,
-    stream: Phase<P::Response>,
+    /// Its first item is that it is open.
+    stream: Option<BoxStream<'static, StreamItem<P::Response>>>,
     /// Kept between streams, so that a reconnection does not change the connection without need.
     connection: Option<Lease>,
     timer: Timer,
@@ -68,7 +73,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         Self {
             client: client.clone(),
             protocol,
-            stream: Phase::None,
+            stream: None,
             connection: None,
             timer: Timer::new(client.clock()),
             link: watch::Sender::new(LinkState::default()),
@@ -101,7 +106,10 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                 ReconnectStep::Wait(until) | ReconnectStep::Read(until) => until,
                 ReconnectStep::Closed => return Poll::Ready(None),
             };
-            if let Poll::Ready(event) = self.stream.poll(cx) {
+            // Without a stream the timer wakes the driver.
+            if let Some(stream) = &mut self.stream
+                && let Poll::Ready(event) = stream.poll_next_unpin(cx)
+            {
                 let refusal = self.on_stream_event(event, now);
                 self.publish_link();
                 match refusal {
@@ -143,14 +151,18 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     }
 
     /// Processes an event of the stream; returns the error if it is final.
-    fn on_stream_event(&mut self, event: StreamEvent<P::Response>, now: Tick) -> Option<Error> {
-        let error = match event {
-            StreamEvent::Opened => {
+    fn on_stream_event(
+        &mut self,
+        event: Option<StreamItem<P::Response>>,
+        now: Tick,
+    ) -> Option<Error> {
+        let error = match event.transpose() {
+            Ok(Some(None)) => {
                 self.count_relays();
                 self.protocol.reconnect().opened(now);
                 return None;
             }
-            StreamEvent::Message(message) => {
+            Ok(Some(Some(message))) => {
                 match self.protocol.received(message, now, &mut self.rng) {
                     // The relay sent a Goodbye.
                     Ok(()) if self.protocol.reconnect().state() != ConnectionState::Connected => {
@@ -161,16 +173,18 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                     Err(error) => Some(error),
                 }
             }
-            StreamEvent::Broken(status) => {
-                self.count_relays();
+            Ok(None) => None,
+            Err(status) => {
+                tracing::debug!(%status, "stream broken");
                 let relays = self.client.relay_list();
                 let url = match &self.connection {
                     Some(connection) => relays.url_of(connection),
                     None => relays.url(),
                 };
-                status.map(|status| with_relay_url(from_status(status), url))
+                Some(with_relay_url(from_status(status), url))
             }
         };
+        self.count_relays();
         let reconnect = self.protocol.reconnect();
         let refusal = reconnect.broken(now, error.as_ref(), &mut self.rng);
         self.end_stream();
@@ -189,7 +203,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         if self.protocol.reconnect().leaves_relay() {
             self.leave_relay();
         } else {
-            self.stream = Phase::None;
+            self.stream = None;
         }
     }
 
@@ -199,12 +213,16 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         let connection = &mut self.connection;
         let connection =
             connection.get_or_insert_with(|| self.client.relay_list().stream_connection());
-        self.stream = Phase::Opening(self.protocol.open(connection.channel()));
+        let opening = self.protocol.open(connection.channel()).map_ok(|response| {
+            let opened = stream::once(ready(Ok(None)));
+            opened.chain(response.into_inner().map_ok(Some))
+        });
+        self.stream = Some(opening.try_flatten_stream().boxed());
     }
 
     /// Drops a stream whose relay is not to be used for the next one.
     fn leave_relay(&mut self) {
-        self.stream = Phase::None;
+        self.stream = None;
         if let Some(connection) = self.connection.take() {
             self.client.relay_list().leave(&connection);
         }
@@ -234,48 +252,11 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     }
 }
 
+/// `None`: the stream is open.
+type StreamItem<T> = std::result::Result<Option<T>, Status>;
+
 pub(super) type Opening<T> =
     Pin<Box<dyn Future<Output = std::result::Result<Response<Streaming<T>>, Status>> + Send>>;
-
-enum Phase<T> {
-    None,
-    Opening(Opening<T>),
-    Open(Box<Streaming<T>>),
-}
-
-/// An event of a polled stream.
-enum StreamEvent<T> {
-    Opened,
-    Message(T),
-    /// The stream ended or could not be opened.
-    Broken(Option<Status>),
-}
-
-impl<T> Phase<T> {
-    /// Also pending without a stream: the driver's timer wakes it then.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<StreamEvent<T>> {
-        let broken = match self {
-            Self::None => return Poll::Pending,
-            Self::Opening(opening) => match std::task::ready!(opening.as_mut().poll(cx)) {
-                Ok(response) => {
-                    *self = Self::Open(Box::new(response.into_inner()));
-                    return Poll::Ready(StreamEvent::Opened);
-                }
-                Err(status) => Some(status),
-            },
-            Self::Open(stream) => match std::task::ready!(Pin::new(stream).poll_next(cx)) {
-                Some(Ok(message)) => return Poll::Ready(StreamEvent::Message(message)),
-                Some(Err(status)) => Some(status),
-                None => None,
-            },
-        };
-        if let Some(status) = &broken {
-            tracing::debug!(%status, "stream broken");
-        }
-        *self = Self::None;
-        Poll::Ready(StreamEvent::Broken(broken))
-    }
-}
 
 impl<P: StreamProtocol + fmt::Debug> fmt::Debug for ReconnectingStream<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -40,7 +40,13 @@ pub struct Subscription(ReconnectingStream<SubscriptionSession>);
 impl Subscription {
     pub(super) fn new(client: &Client, options: SubscribeOptions) -> Result<Self> {
         options.check()?;
-        check_size(&options)?;
+        let bytes = options.encoded_at_most();
+        if bytes > Limits::SUBSCRIBE_BYTES {
+            // The relay would refuse it every time.
+            let limit = Limits::SUBSCRIBE_BYTES;
+            let message = format!("selectors: the limit is {limit} bytes per request, got {bytes}");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
         let listener = options.listener_id.clone();
         let protocol = SubscriptionSession::new(options, client.reconnect_config());
         Ok(Self(ReconnectingStream::new(client, listener, protocol)))
@@ -114,19 +120,6 @@ impl StreamProtocol for SubscriptionSession {
         self.received(subscribe_event(message)?, now, rng);
         Ok(())
     }
-}
-
-/// Checks that the request fits. Otherwise the relay would refuse it every time.
-fn check_size(options: &SubscribeOptions) -> Result<()> {
-    let bytes = options.encoded_at_most();
-    if bytes <= Limits::SUBSCRIBE_BYTES {
-        return Ok(());
-    }
-    let message = format!(
-        "selectors: the limit is {} bytes per request, got {bytes}",
-        Limits::SUBSCRIBE_BYTES
-    );
-    Err(Error::new(ErrorKind::Exhausted, message))
 }
 
 impl Stream for Subscription {

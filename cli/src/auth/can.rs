@@ -7,7 +7,7 @@ use reveille::{
 };
 use serde_json::json;
 
-use super::{AuthArgs, VARIABLE, misconfigured, principal};
+use super::{AuthArgs, misconfigured, named, principal};
 use crate::{
     exit::{Exit, Usage},
     output::OutputArgs,
@@ -49,11 +49,7 @@ impl Can {
         let refused = |rule: &str| Usage(format!("TARGET: {rule}"));
         let misfit = |rule: &str| Err(refused(&format!("`{action}` {rule}")));
         let invalid = |error: Error| refused(error.message());
-        let path = self.auth.auth.ok_or_else(|| {
-            Usage(format!(
-                "--auth: no auth file is named: pass --auth FILE, or set {VARIABLE}"
-            ))
-        })?;
+        let path = named(self.auth.auth, "--auth")?;
         let config = AuthFile::new(path).read().map_err(misconfigured)?;
         let groups = self.groups.iter().map(String::as_str);
         let principal = Principal::with_groups(self.principal.name(), groups)?;

@@ -5,9 +5,9 @@ use std::{path::PathBuf, time::SystemTime};
 use reveille::auth::{AuthFile, TokenRecord};
 use serde_json::json;
 
-use super::{VARIABLE, misconfigured};
+use super::{VARIABLE, misconfigured, named};
 use crate::{
-    exit::{Exit, Usage},
+    exit::Exit,
     output::{self, OutputArgs, count},
 };
 
@@ -29,11 +29,7 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(self) -> anyhow::Result<Exit> {
-        let path = self.file.ok_or_else(|| {
-            Usage(format!(
-                "FILE: no auth file is named: pass FILE, or set {VARIABLE}"
-            ))
-        })?;
+        let path = named(self.file, "FILE")?;
         let file = AuthFile::new(&path);
         let config = file.read().map_err(misconfigured)?;
         let file_notes = file.notes(&config);

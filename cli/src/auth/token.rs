@@ -10,14 +10,14 @@ use std::{
 
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind,
+    ErrorKind,
     auth::{AuthFile, NewToken, Principal, TokenFile, TokenRecord},
 };
 use serde_json::{Value, json};
 
-use super::{AuthArgs, VARIABLE as AUTH_VARIABLE, blocking, misconfigured, principal};
+use super::{AuthArgs, blocking, misconfigured, named, principal};
 use crate::{
-    exit::{Exit, Failed, Usage},
+    exit::{Exit, Failed, Usage, failed_if},
     output::{self, Format, OutputArgs, time},
     values,
 };
@@ -40,9 +40,39 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 enum Verb {
     New(New),
-    List(List),
-    Revoke(Revoke),
+    /// List tokens
+    #[command(after_help = "\
+Example:
+  reveille auth token list --tokens tokens.toml
+
+The list has no secret. The relay refuses expired tokens; `auth token revoke` removes them from the file.")]
+    List {
+        #[command(flatten)]
+        file: TokenFileArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Revoke a token by its id
+    ///
+    /// A running relay reads the changed file within 10 s by itself, also while another file of access is
+    /// broken. It then refuses the token, and ends its streams within 60 s.
+    #[command(after_help = "\
+Example:
+  reveille auth token revoke abcdefgh23 --tokens tokens.toml
+
+`reveille auth token list` prints the ids. The id of a token is also in its text: rvl_ID_...")]
+    Revoke {
+        /// The id of `reveille auth token list`
+        id: String,
+        #[command(flatten)]
+        file: TokenFileArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
 }
+
+/// A file that cannot be read or written: no relay and no store is involved.
+const UNUSABLE: ErrorKind = ErrorKind::Unavailable;
 
 /// The token file of a verb, as typed.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -58,8 +88,13 @@ impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         match self.verb {
             Verb::New(args) => args.run().await,
-            Verb::List(args) => args.run(),
-            Verb::Revoke(args) => args.run().await,
+            Verb::List { file, output } => {
+                let records = file.resolve()?.list().map_err(failed_if(UNUSABLE))?;
+                let rows: Vec<_> = records.iter().map(row).collect();
+                output.format.rows(COLUMNS, &rows)?;
+                Ok(Exit::OK)
+            }
+            Verb::Revoke { id, file, output } => revoke(id, &file.resolve()?, output.format).await,
         }
     }
 }
@@ -70,27 +105,14 @@ impl TokenFileArgs {
         if let Some(tokens) = &self.tokens {
             return Ok(TokenFile::new(tokens));
         }
-        let path = self.auth.auth.as_deref().ok_or_else(|| {
-            Usage(format!(
-                "--tokens: no token file is named: pass --tokens FILE or --auth FILE, or set \
-                 {AUTH_VARIABLE}"
-            ))
-        })?;
-        let tokens = AuthFile::new(path).token_file().map_err(misconfigured)?;
+        let path = named(self.auth.auth.clone(), "--tokens or --auth")?;
+        let tokens = AuthFile::new(&path).token_file().map_err(misconfigured)?;
         tokens.ok_or_else(|| {
             let path = path.display();
             let rule = "has no `tokens`: add the line tokens = \"tokens.toml\" at its top, \
                         or pass --tokens FILE";
             Usage(format!("auth file `{path}` {rule}"))
         })
-    }
-}
-
-/// Converts an unreadable or unwritable file to exit code 1: no relay and no store is involved.
-fn unavailable_as_failed(error: Error) -> anyhow::Error {
-    match error.kind() {
-        ErrorKind::Unavailable => Failed(error.to_string()).into(),
-        _ => error.into(),
     }
 }
 
@@ -115,13 +137,8 @@ struct New {
     #[arg(long, value_name = "D", value_parser = values::pause)]
     expires: Option<Duration>,
     /// A note for operators, at most 256 bytes
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    note: String,
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
     /// Write the token to this new file, with mode 0600, in place of printing it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -146,11 +163,11 @@ impl New {
         let new = NewToken {
             principal: self.principal,
             expires: expires_at,
-            note: self.note,
+            note: self.note.unwrap_or_default(),
         };
         // The file of the token first: one that exists is kept.
         let mut out = self.out.as_deref().map(create).transpose()?;
-        let add = move || file.add(&new, now).map_err(unavailable_as_failed);
+        let add = move || file.add(&new, now).map_err(failed_if(UNUSABLE));
         let added = blocking(add).await;
         if let (Err(_), Some(path)) = (&added, &self.out) {
             let _ = std::fs::remove_file(path);
@@ -205,30 +222,6 @@ fn create(path: &Path) -> Result<File, Failed> {
     created.map_err(|error| Failed(format!("--out `{path}` cannot be made: {error}")))
 }
 
-/// List tokens
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Example:
-  reveille auth token list --tokens tokens.toml
-
-The list has no secret. The relay refuses expired tokens; `auth token revoke` removes them from the file.")]
-struct List {
-    #[command(flatten)]
-    file: TokenFileArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-impl List {
-    fn run(self) -> anyhow::Result<Exit> {
-        let file = self.file.resolve()?;
-        let records = file.list().map_err(unavailable_as_failed)?;
-        let rows: Vec<_> = records.iter().map(row).collect();
-        self.output.format.rows(COLUMNS, &rows)?;
-        Ok(Exit::OK)
-    }
-}
-
 const COLUMNS: &str = "id principal created_at expires_at expired note";
 
 fn row(record: &TokenRecord) -> Value {
@@ -243,47 +236,24 @@ fn row(record: &TokenRecord) -> Value {
     })
 }
 
-/// Revoke a token by its id
-///
-/// A running relay reads the changed file within 10 s by itself, also while another file of access is
-/// broken. It then refuses the token, and ends its streams within 60 s.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Example:
-  reveille auth token revoke abcdefgh23 --tokens tokens.toml
-
-`reveille auth token list` prints the ids. The id of a token is also in its text: rvl_ID_...")]
-struct Revoke {
-    /// The id of `reveille auth token list`
-    id: String,
-    #[command(flatten)]
-    file: TokenFileArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
 /// A relay reads its files this often.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(10);
 /// Letters and digits of an id.
 const ID: usize = 10;
 
-impl Revoke {
-    async fn run(self) -> anyhow::Result<Exit> {
-        if self.id.len() != ID || !self.id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            // It may be a token or a key, pasted by mistake.
-            let text = "ID: is not the id of a token, which has ten letters and digits";
-            return Err(Usage(text.to_owned()).into());
-        }
-        let file = self.file.resolve()?;
-        let path = file.path().display().to_string();
-        let revoke = move || file.revoke(&self.id).map_err(unavailable_as_failed);
-        let revoked = blocking(revoke).await?;
-        self.output.format.row(COLUMNS, &row(&revoked))?;
-        let by = time(SystemTime::now() + FOLLOWED_WITHIN);
-        output::note(format_args!(
-            "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams \
-             within 60 s"
-        ));
-        Ok(Exit::OK)
+async fn revoke(id: String, file: &TokenFile, format: Format) -> anyhow::Result<Exit> {
+    if id.len() != ID || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        // It may be a token or a key, pasted by mistake.
+        let text = "ID: is not the id of a token, which has ten letters and digits";
+        return Err(Usage(text.to_owned()).into());
     }
+    let (path, file) = (file.path().display().to_string(), file.clone());
+    let revoked = blocking(move || file.revoke(&id).map_err(failed_if(UNUSABLE))).await?;
+    format.row(COLUMNS, &row(&revoked))?;
+    let by = time(SystemTime::now() + FOLLOWED_WITHIN);
+    output::note(format_args!(
+        "a relay that reads `{path}` refuses it from {by} on at the latest, and ends its streams \
+         within 60 s"
+    ));
+    Ok(Exit::OK)
 }

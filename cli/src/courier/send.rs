@@ -2,11 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use reveille::{
-    Publisher,
-    courier::{Destination, QueueManager},
-    queue::WorkQueue as _,
-};
+use reveille::queue::WorkQueue as _;
 use serde_json::json;
 
 use super::open;
@@ -15,7 +11,7 @@ use crate::{
     message::Bodies,
     output,
     settings::Settings,
-    target::{PUBLISHER, Target, TargetArgs},
+    target::{PUBLISHER, TargetArgs},
 };
 
 pub(super) const AFTER_HELP: &str = "\
@@ -66,9 +62,19 @@ impl Send {
         if bodies.is_empty() {
             return Err(Usage("BODY: the standard input has no line".to_owned()).into());
         }
-        let ids = send(&manager, &destination, bodies).await?;
+        let mut transaction = manager.begin_with(TIMEOUT)?;
+        let mut ids = Vec::new();
+        for body in bodies {
+            ids.push(transaction.send(&destination, body)?.to_string());
+        }
+        transaction.commit().await?;
         let notified = match publisher {
-            Some(publisher) => Some(notify(manager, &publisher, &target).await),
+            Some(publisher) => {
+                // Set after the commit, so that this call, and no task beside it, has the outcome.
+                let manager = manager.with_notifier(Arc::new(publisher.clone()));
+                let notifying = manager.notify_pending();
+                Some(target.acknowledged(&publisher, notifying).await)
+            }
             None => None,
         };
         let row = json!({
@@ -86,32 +92,4 @@ impl Send {
         ));
         Ok(Exit::NOT_NOTIFIED)
     }
-}
-
-/// Sends all messages, or none; returns their ids.
-async fn send(
-    manager: &QueueManager,
-    destination: &Destination,
-    bodies: Vec<Vec<u8>>,
-) -> reveille::Result<Vec<String>> {
-    let mut transaction = manager.begin_with(TIMEOUT)?;
-    let mut ids = Vec::new();
-    for body in bodies {
-        ids.push(transaction.send(destination, body)?.to_string());
-    }
-    transaction.commit().await?;
-    Ok(ids)
-}
-
-/// Wakes the host of the file and the listeners of its queues. The notifier is set after the commit,
-/// so that this call, and no task beside it, has the outcome.
-async fn notify(
-    manager: QueueManager,
-    publisher: &Publisher,
-    target: &Target,
-) -> reveille::Result<()> {
-    let manager = manager.with_notifier(Arc::new(publisher.clone()));
-    let notifying = manager.notify_pending();
-    let notified = target.acknowledged(publisher, notifying).await;
-    notified.map(drop)
 }

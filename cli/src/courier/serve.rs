@@ -46,7 +46,7 @@ impl Serve {
         let mut config = self.config(settings)?;
         let mut running = self.service.start(LOG)?;
         signals::raise_open_files();
-        let relay = self.relay.map(with_scheme);
+        let relay = self.relay.as_deref().map(with_scheme);
         if let Some(relay) = &relay {
             config.relay = Some(Client::with_config(relay, self.service.client()?)?);
         }

@@ -1,4 +1,4 @@
-//! The measurements, their costs, and the table of both.
+//! The measurements of the fleets, their costs, and the table of both.
 //!
 //! Latency is measured by the machine's clock, from put to handler.
 
@@ -10,14 +10,6 @@ use serde_json::json;
 
 use super::{IDLE, Way, fleet::Outcome};
 use crate::output;
-
-/// All measurements of the demo.
-#[derive(Debug, Serialize)]
-pub(super) struct Figures {
-    pub(super) transactions: usize,
-    pub(super) work_items: usize,
-    pub(super) fleets: Vec<FleetFigures>,
-}
 
 /// Measurements of one fleet.
 #[derive(Debug, Serialize)]
@@ -52,29 +44,27 @@ impl FleetFigures {
     }
 }
 
-impl Figures {
-    pub(super) fn table(&self) -> String {
-        let row = |label: &str, value: fn(&FleetFigures) -> String| {
-            let mut row = json!({ "": label });
-            for fleet in &self.fleets {
-                row[fleet.way.name()] = value(fleet).into();
-            }
-            row
-        };
-        let rows = [
-            row("storage transactions in an idle minute", |of| {
-                format!("{:.0}", per_minute(of.idle_storage_transactions))
-            }),
-            row("latency from put to handling, p50", |of| {
-                Span(Duration::from_secs_f64(of.latency_p50_ms / 1e3)).to_string()
-            }),
-            row("a month* at $0.01 per 10,000 transactions", |of| {
-                format!("${:.2}", of.month_cost)
-            }),
-        ];
-        let table = output::table_of(" woken polling", &rows);
-        format!("{table}\n* 30 days of 22 idle hours, and one such batch a day")
-    }
+pub(super) fn table(fleets: &[FleetFigures]) -> String {
+    let row = |label: &str, value: fn(&FleetFigures) -> String| {
+        let mut row = json!({ "": label });
+        for fleet in fleets {
+            row[fleet.way.name()] = value(fleet).into();
+        }
+        row
+    };
+    let rows = [
+        row("storage transactions in an idle minute", |of| {
+            format!("{:.0}", per_minute(of.idle_storage_transactions))
+        }),
+        row("latency from put to handling, p50", |of| {
+            Span(Duration::from_secs_f64(of.latency_p50_ms / 1e3)).to_string()
+        }),
+        row("a month* at $0.01 per 10,000 transactions", |of| {
+            format!("${:.2}", of.month_cost)
+        }),
+    ];
+    let table = output::table_of(" woken polling", &rows);
+    format!("{table}\n* 30 days of 22 idle hours, and one such batch a day")
 }
 
 fn per_minute(idle_transactions: u64) -> f64 {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use reveille::listener::{Delivery, HandlerError, HandlerResult, Postponed, Rejected};
-use tokio::{io::AsyncWriteExt as _, process::ChildStdin, sync::Semaphore};
+use tokio::{io::AsyncWriteExt as _, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -62,13 +62,6 @@ struct Quota {
     left: Semaphore,
 }
 
-/// Environment and standard input of one run.
-#[derive(Debug)]
-struct Input {
-    environment: Vec<(&'static str, String)>,
-    body: Vec<u8>,
-}
-
 /// The exit code of a command that cannot use the message's data (EX_DATAERR in sysexits.h).
 const REJECTED: i32 = 65;
 /// The exit code of a command that cannot handle the message now (EX_TEMPFAIL in sysexits.h).
@@ -90,7 +83,15 @@ impl Worker {
     ) -> Self {
         Self {
             command,
-            quota: count.map(Quota::new),
+            quota: count.map(|count| Quota {
+                count,
+                succeeded: AtomicU64::new(0),
+                left: Semaphore::new(
+                    usize::try_from(count).map_or(Semaphore::MAX_PERMITS, |most| {
+                        most.min(Semaphore::MAX_PERMITS)
+                    }),
+                ),
+            }),
             postpone,
             // A longer pause would count as a failed attempt.
             pause: PAUSE.min(max_handling_time / 2),
@@ -138,7 +139,13 @@ impl Worker {
         if message.dequeue_count > 1 {
             tracing::info!(id, attempt = message.dequeue_count, "redelivered");
         }
-        let why = match self.run(&Input::of(&delivery), &mut lost).await {
+        let environment = [
+            ("MESSAGE_ID", id.clone()),
+            ("MESSAGE_DEQUEUE_COUNT", message.dequeue_count.to_string()),
+            ("MESSAGE_QUEUE", delivery.queue.to_string()),
+            ("MESSAGE_INSERTED_AT", output::time(message.inserted_at)),
+        ];
+        let why = match self.run(environment, &message.body, &mut lost).await {
             Err(error) if child::is_permanent(&error) => {
                 let text = format!("the command cannot be run: {error}");
                 self.end(EndCause::Unable(text));
@@ -173,16 +180,26 @@ impl Worker {
     ///
     /// # Errors
     /// The command could not be started.
-    async fn run(&self, input: &Input, lost: impl Future<Output = ()>) -> io::Result<Ended> {
-        let environment = input.environment.clone();
+    async fn run(
+        &self,
+        environment: impl IntoIterator<Item = (&'static str, String)>,
+        body: &[u8],
+        lost: impl Future<Output = ()>,
+    ) -> io::Result<Ended> {
         let stdout = Stdio::inherit();
         let mut process = Process::start(&self.command, environment, Stdio::piped(), stdout)?;
         let stdin = process.stdin();
+        // A command need not read its input, which is closed behind the body.
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                let _ = stdin.write_all(body).await;
+            }
+        };
         let mut run = pin!(process.run_until(lost, KILL_AFTER));
         tokio::select! {
             biased;
             ended = &mut run => ended,
-            () = feed(stdin, &input.body) => run.await,
+            () = feed => run.await,
         }
     }
 
@@ -231,41 +248,6 @@ impl Ended {
     }
 }
 
-impl Quota {
-    fn new(count: u64) -> Self {
-        let left = usize::try_from(count).unwrap_or(usize::MAX);
-        Self {
-            count,
-            succeeded: AtomicU64::new(0),
-            left: Semaphore::new(left.min(Semaphore::MAX_PERMITS)),
-        }
-    }
-}
-
-impl Input {
-    /// Returns the input of a run: the unchanged body.
-    fn of(delivery: &Delivery) -> Self {
-        let message = &delivery.message;
-        let environment = vec![
-            ("MESSAGE_ID", message.id.to_string()),
-            ("MESSAGE_DEQUEUE_COUNT", message.dequeue_count.to_string()),
-            ("MESSAGE_QUEUE", delivery.queue.to_string()),
-            ("MESSAGE_INSERTED_AT", output::time(message.inserted_at)),
-        ];
-        Self {
-            environment,
-            body: message.body.to_vec(),
-        }
-    }
-}
-
-/// Writes the input, then closes it. A command need not read it.
-async fn feed(stdin: Option<ChildStdin>, body: &[u8]) {
-    if let Some(mut stdin) = stdin {
-        let _ = stdin.write_all(body).await;
-    }
-}
-
 /// Puts the message back without a failed attempt, hidden for this delay.
 fn put_back(delay: Duration) -> HandlerResult {
     Err(Postponed::by(delay).into())
@@ -282,11 +264,10 @@ mod tests {
         Worker::new(command, None, Duration::ZERO, Duration::from_secs(60))
     }
 
-    fn input(body: &str) -> Input {
-        Input {
-            environment: vec![("MESSAGE_ID", "7".to_owned())],
-            body: body.as_bytes().to_vec(),
-        }
+    async fn run(worker: &Worker, body: &str, lost: impl Future<Output = ()>) -> Ended {
+        let environment = [("MESSAGE_ID", "7".to_owned())];
+        let ran = worker.run(environment, body.as_bytes(), lost).await;
+        ran.expect("run")
     }
 
     async fn exists(path: &Path) {
@@ -298,15 +279,15 @@ mod tests {
     #[tokio::test]
     async fn a_run_has_its_message_and_its_environment() {
         let worker = worker("test \"$MESSAGE_ID $(cat)\" = '7 hello'");
-        let ran = worker.run(&input("hello"), pending()).await.expect("run");
+        let ran = run(&worker, "hello", pending()).await;
         assert!(ran.status.success() && !ran.terminated);
     }
 
     #[tokio::test]
     async fn a_command_that_does_not_read_its_input_is_no_failure() {
         let body = "x".repeat(1 << 20);
-        let ran = worker("exit 3").run(&input(&body), pending()).await;
-        assert_eq!(ran.expect("run").status.code(), Some(3));
+        let ran = run(&worker("exit 3"), &body, pending()).await;
+        assert_eq!(ran.status.code(), Some(3));
     }
 
     #[tokio::test]
@@ -318,8 +299,7 @@ mod tests {
             mark.display()
         );
         let up = mark.with_extension("up");
-        let ran = worker(&script).run(&input(""), exists(&up)).await;
-        let ran = ran.expect("run");
+        let ran = run(&worker(&script), "", exists(&up)).await;
         assert!(ran.terminated);
         assert_eq!(ran.status.signal(), Some(15));
         exists(&mark).await;
@@ -333,8 +313,7 @@ mod tests {
             "trap '' TERM; touch {}; while :; do sleep 0.05; done",
             up.display()
         );
-        let ran = worker(&script).run(&input(""), exists(&up)).await;
-        let ran = ran.expect("run");
+        let ran = run(&worker(&script), "", exists(&up)).await;
         assert_eq!((ran.terminated, ran.status.signal()), (true, Some(9)));
     }
 
@@ -348,9 +327,8 @@ mod tests {
             mark.display()
         );
         let worker = worker(&script);
-        let input = input("");
         tokio::select! {
-            _ = worker.run(&input, pending()) => panic!("it sleeps"),
+            _ = run(&worker, "", pending()) => panic!("it sleeps"),
             () = exists(&up) => {}
         }
         tokio::time::sleep(Duration::from_secs(1)).await;

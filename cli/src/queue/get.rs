@@ -1,10 +1,10 @@
 //! `queue get` and `queue peek`: print bodies as text, in JSON, or as raw bytes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
-use reveille::duration;
+use reveille::{duration, queue::WorkQueue};
 use serde_json::Value;
 
 use super::{Named, open};
@@ -16,9 +16,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Get {
     #[command(flatten)]
-    named: Named,
-    #[command(flatten)]
-    read: ReadArgs,
+    peek: Peek,
     /// How long the messages are hidden from others
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
@@ -27,17 +25,11 @@ pub(super) struct Get {
     delete: bool,
 }
 
+/// The queue, the number of messages, and the form of their bodies.
 #[derive(Debug, clap::Args)]
 pub(super) struct Peek {
     #[command(flatten)]
     named: Named,
-    #[command(flatten)]
-    read: ReadArgs,
-}
-
-/// The number of messages, and the form of their bodies.
-#[derive(Debug, clap::Args)]
-struct ReadArgs {
     /// Maximum number of messages, up to 1024
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     max: u16,
@@ -51,9 +43,8 @@ const AT_A_TIME: usize = 32;
 
 impl Get {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        self.read.check()?;
-        let queue = open(&self.named.url).await?;
-        let max = usize::from(self.read.max);
+        let queue = self.peek.open().await?;
+        let max = usize::from(self.peek.max);
         let (mut messages, mut got) = (Vec::new(), Ok(()));
         while messages.len() < max && got.is_ok() {
             let more = queue.get(max - messages.len(), self.visibility_timeout);
@@ -69,7 +60,7 @@ impl Get {
         let rows = messages
             .iter()
             .map(|one| message::row(&one.id, &one.body, one.dequeue_count, one.inserted_at));
-        let exit = self.read.print(&self.named, first, rows.collect())?;
+        let exit = self.peek.print(first, rows.collect())?;
         if self.delete {
             // Printed first: a message that is deleted before it is printed would be lost.
             let deletions = stream::iter(&messages).map(|message| queue.delete(&message.receipt));
@@ -86,34 +77,31 @@ impl Get {
 
 impl Peek {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        self.read.check()?;
-        let queue = open(&self.named.url).await?;
-        let peeked = queue.peek(self.read.max.into()).await?;
+        let queue = self.open().await?;
+        let peeked = queue.peek(self.max.into()).await?;
         let first = peeked.first().map(|message| &message.body[..]);
         let rows = peeked
             .iter()
             .map(|one| message::row(&one.id, &one.body, one.dequeue_count, one.inserted_at));
-        self.read.print(&self.named, first, rows.collect())
+        self.print(first, rows.collect())
     }
-}
 
-impl ReadArgs {
     /// Refuses --raw for several messages: nothing would separate their bodies.
-    fn check(&self) -> Result<(), Usage> {
+    async fn open(&self) -> anyhow::Result<Arc<dyn WorkQueue>> {
         if self.raw && self.max != 1 {
-            return Err(Usage("--raw prints one message: omit --max".to_owned()));
+            return Err(Usage("--raw prints one message: omit --max".to_owned()).into());
         }
-        Ok(())
+        open(&self.named.url).await
     }
 
-    fn print(&self, named: &Named, first: Option<&[u8]>, rows: Vec<Value>) -> anyhow::Result<Exit> {
+    fn print(&self, first: Option<&[u8]>, rows: Vec<Value>) -> anyhow::Result<Exit> {
         match first {
             Some(body) if self.raw => output::bytes(body)?,
             None if self.raw => {
                 output::note("no message is visible");
                 return Ok(Exit::NOT_FOUND);
             }
-            _ => message::list(named.output.format, rows)?,
+            _ => message::list(self.named.output.format, rows)?,
         }
         Ok(Exit::OK)
     }

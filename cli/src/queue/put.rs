@@ -6,12 +6,12 @@ use anyhow::Context as _;
 use reveille::{
     Accepted, Notification, Publisher, QueueAddress, duration,
     listener::redrive,
-    queue::{NewMessage, WorkQueue},
+    queue::NewMessage,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{create, open};
+use super::{open, open_or_create};
 use crate::{
     exit::Exit,
     message::Bodies,
@@ -78,24 +78,21 @@ impl Put {
         let target = self.target.resolve();
         // A bad relay URL fails here, before any message is put.
         let mut stored = Stored::new(&target, self.notify, self.delay)?;
-        let (queue, created) = if self.create {
-            let (queue, created) = create(&self.url).await?;
-            (queue, Some(created))
-        } else {
-            (open(&self.url).await?, None)
-        };
+        let (queue, created) = open_or_create(&self.url, self.create).await?;
         let address = queue.address();
         let put = async |bodies: Vec<Vec<u8>>| {
             let messages = bodies.len() as u64;
             let bytes = bodies.iter().map(|body| body.len() as u64).sum::<u64>();
-            let done = self.put(&*queue, bodies).await;
+            let bodies = bodies.into_iter();
+            let bodies = bodies.map(|body| NewMessage::new(body).after(self.delay));
+            let done = queue.put(bodies.collect()).await;
             match &done {
-                Ok(()) => stored.add(address, messages, bytes),
+                Ok(_) => stored.add(address, messages, bytes),
                 Err(error) if error.kind().is_refusal() => {}
                 // Some of them may be stored.
                 Err(_) => stored.notify(address, 1, 0),
             }
-            done.with_context(|| {
+            done.map(drop).with_context(|| {
                 let messages = output::count(stored.messages, "message");
                 format!("{messages} of the input are stored")
             })
@@ -116,12 +113,6 @@ impl Put {
         };
         let line = format!("put {messages} into {address}{made}");
         stored.finish(address, row, line).await
-    }
-
-    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> reveille::Result<()> {
-        let bodies = bodies.into_iter();
-        let messages = bodies.map(|body| NewMessage::new(body).after(self.delay));
-        queue.put(messages.collect()).await.map(drop)
     }
 }
 
@@ -188,18 +179,13 @@ impl<'a> Stored<'a> {
     /// Waits for the acknowledgement of all notifications; returns the number of listeners. `None` if the
     /// relay was not notified. If it does not acknowledge, prints what to do.
     async fn acknowledged(&mut self, queue: &QueueAddress) -> Option<Result<u32, ()>> {
-        let notifying = &mut self.notifying;
+        let notifying = std::mem::take(&mut self.notifying);
         let publisher = self.publisher.as_ref().filter(|_| !notifying.is_empty())?;
         let all = async {
-            let (mut newest, mut refused) = (Accepted::default(), None);
-            while let Some(accepted) = notifying.join_next().await {
-                match accepted.expect("a notification does not panic") {
-                    Ok(accepted) if accepted.sequence >= newest.sequence => newest = accepted,
-                    Ok(_) => {}
-                    Err(error) => refused = Some(error),
-                }
-            }
-            refused.map_or(Ok(newest), Err)
+            let accepted: reveille::Result<Vec<_>> =
+                notifying.join_all().await.into_iter().collect();
+            let newest = accepted?.into_iter().max_by_key(|one| one.sequence);
+            Ok(newest.unwrap_or_default())
         };
         let accepted = self.target.acknowledged(publisher, all).await;
         Some(accepted.map(|one| one.listeners).map_err(|error| {

@@ -81,13 +81,8 @@ type Doubts = BTreeMap<Selector, Instant>;
 /// The number of nodes that the hook has stated, or why it failed.
 type Called = Result<Option<usize>, String>;
 
-/// What the relay's lists state.
-#[derive(Debug, Default)]
-struct Look {
-    load: FleetLoad,
-    /// All latencies since the relay's start.
-    latencies: Option<LatencyBuckets>,
-}
+/// What the relay's lists state, and all latencies since the relay's start.
+type Look = (FleetLoad, Option<LatencyBuckets>);
 
 struct Hook {
     command: String,
@@ -251,10 +246,7 @@ impl Driver {
 
     fn on_look(&mut self, look: anyhow::Result<Look>) {
         let now = self.now();
-        let Look {
-            mut load,
-            latencies,
-        } = match look {
+        let (mut load, latencies) = match look {
             Ok(look) => look,
             Err(error) => {
                 tracing::warn!(%error, "the relay's lists cannot be read: no decision is made");
@@ -314,14 +306,14 @@ async fn look(
     doubts: &Doubts,
     reads_latency: bool,
 ) -> reveille::Result<Look> {
-    let mut look = Look::default();
+    let (mut load, mut latencies) = Look::default();
     for queue in queues {
         let query = QueueQuery {
             filter: queue.queue_name().to_owned(),
             ..QueueQuery::default()
         };
         let listed = client.queues_where(&query).await?;
-        look.load.is_partial |= !listed.unanswered.is_empty();
+        load.is_partial |= !listed.unanswered.is_empty();
         let is_it = |one: &&QueueInfo| {
             one.storage_account == queue.storage_account() && one.queue_name == queue.queue_name()
         };
@@ -332,20 +324,20 @@ async fn look(
             Some(found) => waiting(found, doubted_for),
             None => u64::from(doubted_for.is_some()),
         };
-        look.load.backlog = look.load.backlog.saturating_add(waiting);
+        load.backlog = load.backlog.saturating_add(waiting);
     }
     let listed = client.listeners().await?;
-    look.load.is_partial |= !listed.unanswered.is_empty();
-    add_nodes(&mut look.load, &listed, queues);
+    load.is_partial |= !listed.unanswered.is_empty();
+    add_nodes(&mut load, &listed, queues);
     if reads_latency {
         let stats = client.stats().await?;
         let is_whole = stats.unanswered_relays.is_empty();
-        look.load.is_partial |= !is_whole;
+        load.is_partial |= !is_whole;
         // The latencies of a relay that answers again would all be new ones.
-        let latencies = stats.totals.and_then(|totals| totals.handler_latency);
-        look.latencies = latencies.filter(|_| is_whole);
+        let all = stats.totals.and_then(|totals| totals.handler_latency);
+        latencies = all.filter(|_| is_whole);
     }
-    Ok(look)
+    Ok((load, latencies))
 }
 
 /// Returns the messages that may wait in a queue. A timed wake-up counts no message, and a relay that

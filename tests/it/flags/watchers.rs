@@ -36,7 +36,7 @@ async fn a_parked_fleet_is_shown_by_name_and_waiting_time() {
     }
     let table = stdout(&relay.run(&["flag", "get", "go"]).await);
     assert!(
-        table.contains("node-1 for ") && table.contains("node-2 for "),
+        table.contains("node-1 ") && table.contains("node-2 "),
         "{table}"
     );
     assert!(!table.contains("node-9"), "{table}");
