@@ -29,7 +29,7 @@ use self::courier::CourierService;
 use self::{
     admin::AdminService,
     flags::{FlagsService, StoreCalls},
-    health::{Health, HealthService},
+    health::Health,
     relay::RelayService,
     stats::StatsSource,
 };
@@ -76,16 +76,12 @@ impl Services {
     /// # Errors
     /// [`ErrorKind::Internal`] if the reflection service cannot read its descriptors.
     pub(crate) fn routes(self) -> Result<(Routes, Health)> {
-        #[cfg(feature = "courier")]
-        let has_queues = self.queues.is_some();
-        #[cfg(not(feature = "courier"))]
-        let has_queues = false;
-        let (health_service, health) = health_service(true, has_queues);
+        let health = Health::default();
         let (relay, access, max_age) = (self.relay, self.access, self.stream_max_age);
         let lists = Lists::new(relay.clone(), self.flags.clone(), access.clone());
         let mut routes = Routes::builder();
         let most = Limits::REQUEST_BYTES;
-        routes.add_service(health_service);
+        routes.add_service(health_service(&health));
         #[cfg(feature = "courier")]
         if let Some(host) = self.queues {
             routes.add_service(courier_service(host, self.draining.clone(), access.clone()));
@@ -139,19 +135,13 @@ pub(crate) fn queue_routes(
     draining: CancellationToken,
     access: Access,
 ) -> (Routes, Health) {
-    let (health_service, health) = health_service(false, true);
-    let routes = Routes::new(courier_service(host, draining, access)).add_service(health_service);
-    (routes, health)
+    let health = Health::default();
+    let routes = Routes::new(courier_service(host, draining, access));
+    (routes.add_service(health_service(&health)), health)
 }
 
-fn health_service(has_relay: bool, has_queues: bool) -> (HealthServer<HealthService>, Health) {
-    let health = Health::default();
-    let service = HealthServer::new(HealthService {
-        has_relay,
-        has_queues,
-        health: health.clone(),
-    });
-    (service.max_decoding_message_size(UNKNOWN_BYTES), health)
+fn health_service(health: &Health) -> HealthServer<Health> {
+    HealthServer::new(health.clone()).max_decoding_message_size(UNKNOWN_BYTES)
 }
 
 #[cfg(feature = "courier")]

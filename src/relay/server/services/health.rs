@@ -21,15 +21,7 @@ use crate::{
     wire::NOT_READY,
 };
 
-pub(crate) struct HealthService {
-    /// Serves the services of a relay.
-    pub(super) has_relay: bool,
-    /// Serves those of a host of queues.
-    pub(super) has_queues: bool,
-    pub(super) health: Health,
-}
-
-/// The state that `grpc.health.v1` reports.
+/// The health service of a server, and the state that it reports. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Health(Arc<HealthState>);
 
@@ -38,22 +30,6 @@ struct HealthState {
     has_ended: AtomicBool,
     /// Of the readiness, set once the server listens.
     source: OnceLock<Arc<dyn StatusSource>>,
-}
-
-impl HealthService {
-    /// Checks the name of a service; the empty one is the whole server.
-    fn check_name(&self, request: &HealthCheckRequest) -> Result<(), Status> {
-        let is_served = match request.service.as_str() {
-            "" => true,
-            "reveille.v1.Relay" | "reveille.v1.Flags" | "reveille.v1.Admin" => self.has_relay,
-            "reveille.v1.Courier" => self.has_queues,
-            _ => false,
-        };
-        if is_served {
-            return Ok(());
-        }
-        Err(Status::not_found("service: is not served here"))
-    }
 }
 
 impl Health {
@@ -87,15 +63,19 @@ impl fmt::Debug for Health {
 }
 
 #[async_trait]
-impl health_server::Health for HealthService {
+impl health_server::Health for Health {
     type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        self.check_name(request.get_ref())?;
-        let reasons = self.health.reasons().await;
+        if !request.get_ref().service.is_empty() {
+            return Err(Status::not_found(
+                "service: must be empty, for the whole server",
+            ));
+        }
+        let reasons = self.reasons().await;
         let status = match reasons.is_empty() {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
