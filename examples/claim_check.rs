@@ -19,7 +19,11 @@ async fn main() -> reveille::Result<()> {
 
     // Producers and consumers wrap the queue in the same way, including a listener's queue.
     let inner = Arc::new(queue);
-    let queue = ClaimCheck::new(inner.clone(), Arc::new(store), ClaimConfig::default())?;
+    let queue = ClaimCheck::new(
+        Arc::clone(&inner) as _,
+        Arc::new(store),
+        ClaimConfig::default(),
+    )?;
     let report = vec![b'x'; 1_000_000];
     queue.put(vec![NewMessage::new(report)]).await?;
 

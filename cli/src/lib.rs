@@ -162,7 +162,7 @@ impl Verb {
             Self::Why(args) => until_interrupted(args.run()).await,
             Self::Relays(args) => until_interrupted(args.run()).await,
             Self::Console(args) => until_interrupted(args.run()).await,
-            Self::Top(args) => until_interrupted(args.run()).await,
+            Self::Top(args) => until_interrupted(Box::pin(args.run())).await,
             Self::Health(args) => until_interrupted(args.run()).await,
             Self::Drain(args) => until_interrupted(args.run()).await,
             Self::Demo(args) => until_interrupted(demo::run(args)).await,

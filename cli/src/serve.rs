@@ -96,7 +96,7 @@ impl Args {
         announce(&node, open_files);
 
         let signal = tokio::select! {
-            signal = service.signal(async || node.reload_access().await) => Some(signal),
+            signal = service.signal(|| node.reload_access()) => Some(signal),
             () = node.drain_requested() => None,
             failure = node.failed() => return Err(failure.into()),
         };

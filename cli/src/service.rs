@@ -186,10 +186,10 @@ impl ServiceArgs {
 impl Service {
     /// Waits for a signal that ends the service, and reads the files of access again at each SIGHUP. A
     /// file system that hangs delays no other signal.
-    pub(super) async fn signal(
-        &mut self,
-        reload: impl AsyncFn() -> reveille::Result<bool>,
-    ) -> Signal {
+    pub(super) async fn signal<F>(&mut self, reload: impl Fn() -> F + Send + Sync) -> Signal
+    where
+        F: Future<Output = reveille::Result<bool>> + Send,
+    {
         let Self {
             interrupts, hangup, ..
         } = self;

@@ -91,7 +91,7 @@ impl Origin {
 impl Args {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
         if let Some(expected) = self.expect {
-            return self.run_expecting(expected).await;
+            return Box::pin(self.run_expecting(expected)).await;
         }
         let options = self.options();
         let of_relay = async |client: &Client| {

@@ -60,7 +60,7 @@ impl Serve {
             version = env!("CARGO_PKG_VERSION"),
             "reveille hosts queues"
         );
-        let signal = running.signal(async || node.reload_access().await).await;
+        let signal = running.signal(|| node.reload_access()).await;
         let grace = self.service.grace;
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
         Ok(running.finish(node.shutdown(grace.0), signal).await)

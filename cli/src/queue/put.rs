@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use reveille::{
-    Accepted, Notification, Publisher, QueueAddress, duration,
-    listener::redrive,
-    queue::NewMessage,
+    Accepted, Notification, Publisher, QueueAddress, duration, listener::redrive, queue::NewMessage,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

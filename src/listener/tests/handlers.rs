@@ -139,7 +139,7 @@ impl Hooks for Told {
     }
 
     fn on_end(&self, _: &Message, error: Option<&HandlerError>, _: Duration) {
-        let end = error.map_or("handled".to_owned(), ToString::to_string);
+        let end = error.map_or_else(|| "handled".to_owned(), ToString::to_string);
         self.0.lock().expect("no panic").push(end);
     }
 

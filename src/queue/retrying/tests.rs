@@ -72,7 +72,8 @@ async fn it_keeps_the_contract() {
 fn no_wrapper_makes_an_uncertain_queue_certain() {
     let uncertain = Arc::new(ScriptedQueue::new(address()).uncertain());
     let store = Arc::new(MemoryStore::new());
-    let claims = ClaimCheck::new(uncertain.clone(), store, ClaimConfig::default());
+    let inner = Arc::clone(&uncertain) as Arc<dyn WorkQueue>;
+    let claims = ClaimCheck::new(inner, store, ClaimConfig::default());
     assert!(!claims.expect("a good prefix").empty_is_certain());
     assert!(!Retrying::new(uncertain, RetryConfig::default()).empty_is_certain());
 }

@@ -14,15 +14,15 @@ macro_rules! rows {
 pub(super) const FAULTS: &[Row] = rows! {
     WakeUnbounded, 8, "R1", "a wake holds however much is owed";
     ForeignEpochAccepted, 1, "R2", "a resume number of another epoch is accepted";
-    FloorForgotten, 0, "R3", "a forgotten queue starts again where it first did";
+    FloorForgotten, 22, "R3", "a forgotten queue starts again where it first did";
     OverflowUntold, 7, "R2", "a pattern is not told of queues that it has no cursor for";
     MarkClearedAfterWalk, 134, "R5", "a walk clears the dirty mark last";
     SilenceUnnoticed, 1, "R6", "a silent stream is not noticed";
-    GoodbyeKeepsBackoff, 202, "I18", "a good stream's Goodbye does not reset the back-off";
+    GoodbyeKeepsBackoff, 26, "I18", "a good stream's Goodbye does not reset the back-off";
     TimersMergeDown, 0, "R7", "timers merge downwards";
     NoTimerForBusy, 17, "R8", "a busy listener's end sets no timer";
     MemberSkipped, 6, "R12", "the turn of members does not begin again";
-    SequenceAboveHeadAccepted, 123, "R9", "a reported sequence above the head is believed";
+    SequenceAboveHeadAccepted, 1482, "R9", "a reported sequence above the head is believed";
     LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";
     UncoveredNotReassigned, 229, "R13", "an uncovered wake-up goes to no other member";
@@ -30,13 +30,13 @@ pub(super) const FAULTS: &[Row] = rows! {
     DrainedBehindIsDone, 159, "R15", "what came after a drained sequence is not owed";
     RefusalTakesAll, 61, "R19", "a refused event takes the others of its request with it";
     RefusedDropped, 61, "R19", "an event without room is dropped and not sent again";
-    ResumeTakenOnArrival, 64, "resume", "a number is taken before the wake-ups before it were handed over";
-    ResumeNumberTooNew, 1515, "resume", "a change counts as told before the fan-out has told all of it";
+    ResumeTakenOnArrival, 27, "resume", "a number is taken before the wake-ups before it were handed over";
+    ResumeNumberTooNew, 2182, "resume", "a change counts as told before the fan-out has told all of it";
     ResumePastForgotten, 24, "resume", "a pattern resumes past what changed and was forgotten";
     SpentRoundDropped, 364, "R14, R16", "what a member leaves is dropped where all others were asked";
     LeaveUnarmed, 320, "R17", "a task leaves although there was a cause since its get";
     BusyNeverLooks, 20, "R18", "a wake-up starts no look while tasks are at work";
-    ReportsNotRepeated, 144, "section 3", "reports are not repeated after a Welcome";
+    ReportsNotRepeated, 4, "section 3", "reports are not repeated after a Welcome";
     DrainedEarly, 4, "R8", "DRAINED is said while another task holds messages";
     LostGetUnsaid, 772, "section 3", "a get without an answer hides messages that are not reported";
     AnnouncedForever, 2203, "section 6", "an announced end counts as one, however the next attempt fails";
@@ -93,10 +93,10 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkFrameNotRepeated, 0, "C2", "a frame is published once";
     LinkFrameAppliedTwice, 0, "C3", "a frame that was received before is applied again";
     LinkGapForgotten, 11, "C3", "numbers that a frame skips do not join the gap";
-    LinkRecentCutSilently, 172, "C4", "queues leave the list of a heartbeat, and its lower bound stays";
-    LinkNumberBackTrusted, 8, "C5", "a number that goes back is no resync";
+    LinkRecentCutSilently, 41, "C4", "queues leave the list of a heartbeat, and its lower bound stays";
+    LinkNumberBackTrusted, 4, "C5", "a number that goes back is no resync";
     LinkHeartbeatUnread, 2, "C5", "the numbers of heartbeats are not compared";
-    LinkResyncNeedsListener, 69, "C6", "a resync counts no cause where the queue has no listener at present";
+    LinkResyncNeedsListener, 44, "C6", "a resync counts no cause where the queue has no listener at present";
     LinkMissingNoCheck, 12, "C7", "groups check nothing when a peer is missing";
     LinkInterruptionIgnored, 25, "C7", "a peer that goes missing after an interruption is no resync";
     LinkAnswerUnconfirmed, 31, "C8", "a publisher is answered when the frame is published";
@@ -105,7 +105,7 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkServedInPart, 33, "C10", "a group is announced as served though idle members did not take all of the causes";
     LinkServedDropped, 61, "C11", "work of the last member that leaves is not passed on";
     LinkCheckIgnored, 0, "C12", "a check by a listener of another relay does not restart the interval";
-    LinkLeavesEarly, 167, "C15", "a relay leaves before its last causes are confirmed";
+    LinkLeavesEarly, 80, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, 23, "C15", "a relay leaves without the hand-over of its timers";
     FlagEndUnmarked, 26, "R21", "a clearing leaves no trace of the set that it ends";
     FlagAcksReadOnce, 37, "C14", "the acknowledgements of another relay are read once in a generation";
