@@ -168,7 +168,11 @@ impl Shared {
                     let mut results = Vec::new();
                     for one in notifications {
                         let result = notifier.notify_each(vec![one]).await;
+                        let ends = matches!(&result, Err(error) if !is_of_a_queue(error));
                         results.extend(result.unwrap_or_else(|error| vec![Err(error)]));
+                        if ends {
+                            break;
+                        }
                     }
                     results
                 }

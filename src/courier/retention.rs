@@ -106,10 +106,10 @@ impl QueueManager {
         let removed = removed.await?;
         let absent = micros(self.config().max_age).max(ABSENT);
         let gone = absent.saturating_add(micros(self.config().history_age));
-        let is_greeted = lock(&self.shared.awake).is_greeted(Instant::now(), clock::machine_time());
+        let wall = clock::machine_time();
+        let is_greeted = lock(&self.shared.awake).is_greeted(Instant::now(), wall);
         let buried = self.database().write(move |transaction| {
             let now = clock::advance(transaction)?;
-            let wall = clock::machine_time();
             if is_greeted {
                 bury_absent(transaction, wall.saturating_sub(absent), (now, wall))?;
                 transaction.execute(REMOVE_HELD, [now.saturating_sub(gone)])?;

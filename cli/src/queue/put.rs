@@ -187,10 +187,12 @@ impl<'a> Stored<'a> {
         };
         let accepted = self.target.acknowledged(publisher, all).await;
         Some(accepted.map(|one| one.listeners).map_err(|error| {
-            if self.messages == 0 {
-                return;
-            }
             let (messages, relay) = (self.messages, &self.target.relay);
+            if messages == 0 {
+                let rule = "messages may be stored, and the relay did not acknowledge the notification";
+                let again = format_args!("`reveille notify {queue} --relay {relay}`");
+                return output::note(format_args!("error: {rule}: {error}; run {again}"));
+            }
             output::note(format_args!(
                 "error: the messages are stored, but the relay did not acknowledge the notification: \
                  {error}; do not put them again, but run `reveille notify {queue} --messages {messages} \

@@ -347,7 +347,7 @@ impl AgentMachine {
             }
             return self.put_off_ends(queue, now);
         };
-        one.depth = Some((depth, now));
+        let last = one.depth.replace((depth, now)).map(|(last, _)| last);
         match one.before.take() {
             // The messages may be in other hands: they are looked for, less and less often.
             Some(before) if depth >= before && depth > 0 => {
@@ -355,7 +355,8 @@ impl AgentMachine {
                     one.again_at = now + one.pauses.next(&mut self.rng);
                 }
             }
-            None if depth > 0 => {}
+            // More than at the last reading are new ones.
+            None if depth > 0 && last.is_none_or(|last| depth <= last) => {}
             _ => one.forget_pauses(),
         }
         if one.again_at == Tick::NEVER {

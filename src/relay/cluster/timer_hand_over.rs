@@ -22,8 +22,8 @@ pub(crate) struct TimerHandOver {
     lives: VecDeque<LifeId>,
     /// The timers of the request that no life has taken yet, and when their delays were read.
     request: Option<(Tick, Vec<HandedTimer>)>,
-    /// How often it was refused.
-    refusals: usize,
+    /// Those that have refused it.
+    refused: Vec<LifeId>,
     /// Without a reply until then, the rest is lost.
     reply_until: Tick,
     ends_at: Tick,
@@ -64,7 +64,7 @@ impl TimerHandOver {
             pending: hub.pending_timers(),
             lives,
             request: None,
-            refusals: 0,
+            refused: Vec::new(),
             reply_until: now + REPLY_WITHIN,
             ends_at: now + ALL_WITHIN,
             handed: HandedOver::default(),
@@ -77,9 +77,8 @@ impl TimerHandOver {
         loop {
             let (read_at, timers) = self.request.take().or_else(|| self.next_timers(now))?;
             let in_time = now < self.reply_until.min(self.ends_at);
-            let is_open = in_time && self.refusals < self.lives.len();
-            let Some(life) = self.lives.front().filter(|_| is_open) else {
-                self.refusals = 0;
+            let Some(life) = self.lives.front().copied().filter(|_| in_time) else {
+                self.lives.extend(self.refused.drain(..));
                 self.handed.lost += timers.len() as u64;
                 continue;
             };
@@ -90,7 +89,7 @@ impl TimerHandOver {
                 timer_to_wire(&timer)
             });
             let timers = timers.collect();
-            return Some((*life, TimersRequest { timers }));
+            return Some((life, TimersRequest { timers }));
         }
     }
 
@@ -101,10 +100,9 @@ impl TimerHandOver {
         }
         self.reply_until = now + REPLY_WITHIN;
         if reply == TimersReply::Refused {
-            self.refusals += 1;
-            self.lives.rotate_left(1);
+            self.refused.extend(self.lives.pop_front());
         } else if let Some((_, timers)) = self.request.take() {
-            self.refusals = 0;
+            self.lives.extend(self.refused.drain(..));
             self.handed.taken += timers.len() as u64;
         }
     }
@@ -217,6 +215,17 @@ mod tests {
         assert!(asked.len() > 3, "{asked:?}");
         assert!(handed.lost > 0 && handed.taken > handed.lost, "{handed:?}");
         assert_eq!(handed.lost + handed.taken, 2_000);
+    }
+
+    #[test]
+    fn a_life_whose_reply_was_lost_is_asked_again_after_a_refusal_of_another_one() {
+        let (asked, handed) = run(&[1, 2], |life, number| match (life, number) {
+            (_, 1) => Reply::Missing,
+            (1, _) => Reply::Refused,
+            _ => Reply::Taken,
+        });
+        assert_eq!(asked[..3], [1, 2, 2]);
+        assert_eq!(handed, ALL);
     }
 
     #[test]

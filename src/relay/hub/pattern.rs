@@ -1,8 +1,8 @@
 //! The patterns that have subscriptions: a node for each distinct pattern and group.
 //!
 //! A queue keeps the nodes that match it, and looks them up again when a node got its first subscription
-//! or lost its last (`version`). So a subscription of a known pattern costs one entry in one list, whatever the number of
-//! queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
+//! or lost its last (`version`). So a subscription of a known pattern costs one entry in one list, whatever
+//! the number of queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
 //! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
 //! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
 //! for each length of prefix.

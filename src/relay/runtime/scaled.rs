@@ -31,6 +31,9 @@ pub(crate) struct ScaledQueue {
     caused: watch::Sender<Tick>,
     /// When it was last certainly empty.
     emptied: Mutex<Tick>,
+    /// Since when it may have messages that the relay does not know of; `None` while it is empty. A newer
+    /// doubt puts the older one off for nothing.
+    doubted: Mutex<Option<Tick>>,
 }
 
 /// Queues that are remembered: 30 MB.
@@ -53,6 +56,11 @@ impl ScaledQueue {
         *lock(&self.emptied) = Tick::default();
     }
 
+    /// Returns since when it is in doubt, of causes that were missed until then.
+    pub(crate) fn doubted_since(&self, missed: Tick) -> Tick {
+        *lock(&self.doubted).get_or_insert(missed)
+    }
+
     /// Returns whether it has had a cause since it was empty, and since this time.
     pub(crate) fn is_caused_since(&self, at: Tick) -> bool {
         let caused = *self.caused.borrow();
@@ -62,7 +70,11 @@ impl ScaledQueue {
     /// Returns whether it was certainly empty after its newest cause, and after causes were missed.
     pub(crate) fn is_empty(&self, missed: Tick) -> bool {
         let emptied = *lock(&self.emptied);
-        emptied > *self.caused.borrow() && emptied >= missed
+        let is_empty = emptied > *self.caused.borrow() && emptied >= missed;
+        if is_empty {
+            *lock(&self.doubted) = None;
+        }
+        is_empty
     }
 }
 
@@ -78,7 +90,7 @@ impl Relay {
             let scaled = Arc::clone(scaled);
             Box::new(move |queue| {
                 if let Some(known) = read(&scaled.0).get(queue) {
-                    known.caused.send_replace(clock.now());
+                    known.caused.send_modify(|at| *at = clock.now());
                 }
             })
         });

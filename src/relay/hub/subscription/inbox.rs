@@ -329,8 +329,9 @@ impl Inbox {
         true
     }
 
-    /// Visits the next `most` cursors, in turn, and two more for each new one, of many in portions; returns the entries of those
-    /// that have nothing which the subscriber needs, or keep their entry no longer.
+    /// Visits the next `most` cursors, in turn, and two more for each new one: where many are new, for some
+    /// of them. Returns the entries of those that have nothing which the subscriber needs, or keep their
+    /// entry no longer.
     pub(crate) fn settled(
         &mut self,
         subscription: &Subscription,

@@ -119,7 +119,7 @@ fn facts(
     let is_caused = backlog == 0 && known.is_caused_since(missed);
     // A name has the same delay at each look.
     let delay = u32::try_from(fnv1a(queue.to_string().bytes()) % 1_000).unwrap_or_default();
-    let is_doubted = now >= missed + DOUBTS_SPREAD / 1_000 * delay;
+    let is_doubted = now >= known.doubted_since(missed) + DOUBTS_SPREAD / 1_000 * delay;
     let is_older = missed > Tick::default() && read_at.is_none_or(|read_at| read_at < missed);
     let may_have_more = backlog == 0 || reported.is_none() || is_older;
     QueueFacts {
