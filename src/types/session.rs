@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
-    GroupName, Limits, ListenerId, Selector, WorkDetected, notification::check_delay,
-    stream_heartbeat::clamp_heartbeat,
-};
+use super::{GroupName, Limits, ListenerId, Selector, WorkDetected, notification::check_delay};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A subscriber's request.
@@ -192,5 +189,13 @@ impl SubscribeOptions {
     /// Returns the heartbeat within its limits; zero is the default.
     pub fn clamped_heartbeat(&self) -> Duration {
         clamp_heartbeat(self.heartbeat)
+    }
+}
+
+/// Returns a heartbeat within its limits; zero is the default.
+pub(super) fn clamp_heartbeat(heartbeat: Duration) -> Duration {
+    match heartbeat {
+        Duration::ZERO => Limits::HEARTBEAT,
+        stated => stated.clamp(Limits::HEARTBEAT_MIN, Limits::HEARTBEAT_MAX),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Goodbye, GoodbyeReason, Limits};
+use super::{Goodbye, GoodbyeReason, session::clamp_heartbeat};
 use crate::base::{
     backoff::{about, jitter},
     clock::Tick,
@@ -46,14 +46,6 @@ pub(crate) enum StreamAction<T> {
 
 /// Reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
-
-/// Returns a heartbeat within its limits; zero is the default.
-pub(super) fn clamp_heartbeat(heartbeat: Duration) -> Duration {
-    match heartbeat {
-        Duration::ZERO => Limits::HEARTBEAT,
-        stated => stated.clamp(Limits::HEARTBEAT_MIN, Limits::HEARTBEAT_MAX),
-    }
-}
 
 impl StreamLifecycle {
     /// Starts a stream that ends at the age `max_age`, give or take a tenth. The heartbeat is

@@ -480,7 +480,7 @@ async fn many_queues_without_a_listener_are_one_hint() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
+async fn a_server_that_is_no_relay_is_named_and_ends_each_verb() {
     let relay = Binary::serve().await;
     let ssh = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
@@ -497,8 +497,8 @@ async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
     });
     let admin = format!("http://{}", relay.admin());
     for (url, code, words) in [
-        (&*admin, 3, "admin port"),
-        (&other, 3, "\"SSH-2.0-test\""),
+        (&*admin, 3, "error: relay `"),
+        (&other, 3, "error: relay `"),
         ("ftp://127.0.0.1:7600", 2, "http[s]://HOST:PORT"),
     ] {
         for verb in [

@@ -105,7 +105,7 @@ impl TokenFileArgs {
         if let Some(tokens) = &self.tokens {
             return Ok(TokenFile::new(tokens));
         }
-        let path = named(self.auth.auth.clone(), "--tokens or --auth")?;
+        let path = named(self.auth.auth.clone(), "--tokens FILE or --auth FILE")?;
         let tokens = AuthFile::new(&path).token_file().map_err(misconfigured)?;
         tokens.ok_or_else(|| {
             let path = path.display();

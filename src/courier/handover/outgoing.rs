@@ -67,7 +67,7 @@ pub(crate) fn hops_with(connection: &Connection, status: u8) -> rusqlite::Result
     let sql = format!(
         "WITH RECURSIVE hops (hop) AS (
            SELECT min(hop) FROM outgoing WHERE status = {status}
-           UNION ALL
+           UNION
            SELECT (SELECT min(hop) FROM outgoing WHERE status = {status} AND hop > hops.hop)
              FROM hops WHERE hop IS NOT NULL)
          SELECT hop FROM hops WHERE hop IS NOT NULL"
@@ -81,7 +81,8 @@ pub(crate) fn hops_with(connection: &Connection, status: u8) -> rusqlite::Result
 }
 
 /// Returns the destinations of the ready messages of a next machine, in their order. It steps from one
-/// destination to the next in the index.
+/// destination to the next in the index. `UNION` ends it where the index and the table of a damaged file
+/// differ.
 pub(crate) fn destinations(
     connection: &Connection,
     hop: &str,
@@ -89,7 +90,7 @@ pub(crate) fn destinations(
     let sql = "WITH RECURSIVE places (authority, queue) AS (
            SELECT * FROM (SELECT authority, queue FROM outgoing WHERE status = 1 AND hop = ?1
              ORDER BY authority, queue LIMIT 1)
-           UNION ALL
+           UNION
            SELECT o.authority, o.queue FROM places p JOIN outgoing o ON o.id = (
              SELECT id FROM outgoing
              WHERE status = 1 AND hop = ?1 AND (authority, queue) > (p.authority, p.queue)

@@ -43,7 +43,10 @@ async fn a_full_relay_is_alive_and_not_ready() {
     })
     .await;
     let (_, why) = get(relay.admin(), "/readyz").await;
-    assert!(why.contains("3 of 3 connections"), "{why}");
+    assert!(
+        why.contains("the limit of 3 connections is reached"),
+        "{why}"
+    );
     assert_eq!(get(relay.admin(), "/livez").await.0, 200);
     assert_eq!(figure(relay.admin(), "reveille_connections").await, 3);
     assert_eq!(figure(relay.admin(), "reveille_connections_limit").await, 3);
@@ -74,7 +77,7 @@ async fn connections_leave_file_descriptors_in_reserve() {
     // The store and the admin port still have theirs.
     until("full", async || {
         let (status, why) = get(relay.admin(), "/readyz").await;
-        status == 503 && why.contains("129 of 129 connections")
+        status == 503 && why.contains("the limit of 129 connections is reached")
     })
     .await;
     assert!(!relay.log().contains("cannot accept"), "{}", relay.log());

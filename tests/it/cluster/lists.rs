@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reveille::{
-    Client, FlagEvent, FlagName, FlagWatch, ListenerId, Notification, RelayState, UnleashOptions,
+    FlagEvent, FlagName, FlagWatch, ListenerId, Notification, RelayState, UnleashOptions,
 };
 use tonic::{
     Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery, transport::Endpoint,
@@ -231,46 +231,6 @@ async fn acknowledgements_are_counted_over_all_relays() {
         listed,
         [("one", 1, true), ("three", 1, true), ("two", 2, true)]
     );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_is_logged_as_without_listeners_only_if_no_relay_has_one() {
-    let home = tempfile::tempdir().expect("a directory");
-    let store = format!("sqlite:{}", home.path().join("flags.db").display());
-    let broker = NatsServer::start();
-    let arguments = ["--store", &store, "--cluster", &broker.url()];
-    let one = Binary::serve_with(&arguments, &[]).await;
-    let two = Binary::serve_with(&arguments, &[]).await;
-    let client = Client::new(&two.url()).expect("a URL");
-    let options = listening("worker", &["acct/orders", "acct/late"]);
-    let mut wakes = client.subscribe(options).expect("options");
-    woken(&mut wakes).await;
-    for name in ["acct/orders", "acct/nobody"] {
-        let notified = one.run(&["notify", name]).await;
-        assert!(notified.status.success(), "{}", stderr(&notified));
-    }
-    until("the name is logged", async || {
-        one.log().contains("acct/nobody")
-    })
-    .await;
-    assert!(!one.log().contains("acct/orders"), "{}", one.log());
-    // A relay that does not answer, and is not missing yet, may have a listener.
-    two.freeze().await;
-    let notified = one.run(&["notify", "acct/late"]).await;
-    assert!(notified.status.success(), "{}", stderr(&notified));
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(!one.log().contains("acct/late"), "{}", one.log());
-    two.resume().await;
-    // A heartbeat later.
-    until("the stream is listed", async || {
-        let relays = one.run(&["relays", "-o", "json"]).await;
-        assert!(relays.status.success(), "{}", stderr(&relays));
-        let relays: serde_json::Value = serde_json::from_str(&stdout(&relays)).expect("JSON");
-        assert_eq!(relays[0]["state"], "answering", "{relays}");
-        assert_eq!(relays[1]["state"], "present", "{relays}");
-        relays[1]["streams"] == 1
-    })
-    .await;
 }
 
 #[tokio::test]

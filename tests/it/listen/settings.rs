@@ -1,7 +1,7 @@
 //! Settings of `listen`: a policy file that changes, credentials that are refused.
 
 use super::*;
-use crate::support::azurite::{ACCOUNT, KEY, azurite};
+use crate::support::azurite::{ACCOUNT, azurite};
 
 fn policy(most: usize) -> String {
     format!("policy = \"steps\"\nsteps = []\nmost = {most}")
@@ -59,50 +59,4 @@ async fn a_queue_that_refuses_access_has_a_separate_exit_code() {
         assert!(complaint.contains(words), "{complaint}");
         assert!(!complaint.contains("AAAA"), "no secret");
     }
-}
-
-/// Returns a shared access signature for one queue of the emulator, with all permissions.
-fn signature_for(queue: &str) -> String {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-    let (permissions, end, version) = ("raup", "2099-01-01T00:00:00Z", "2021-08-06");
-    let resource = format!("/queue/{ACCOUNT}/{queue}");
-    let text = [permissions, "", end, &resource, "", "", "", version].join("\n");
-    let key = STANDARD.decode(KEY).expect("base64");
-    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &key);
-    let digest = STANDARD.encode(ring::hmac::sign(&key, text.as_bytes()));
-    let encoded = digest
-        .replace('+', "%2B")
-        .replace('/', "%2F")
-        .replace('=', "%3D");
-    format!("sv={version}&se={end}&sp={permissions}&sig={encoded}").replace(':', "%3A")
-}
-
-#[tokio::test]
-async fn a_signature_for_one_queue_is_told_of_the_poison_queue_at_the_start() {
-    let place = Place::new().await;
-    let name = "one-signature";
-    let url = format!("azure://{ACCOUNT}/{name}");
-    let connection = format!(
-        "QueueEndpoint={};SharedAccessSignature={}",
-        azurite().queue_endpoint(),
-        signature_for(name)
-    );
-    let run = async |arguments: &[&str], connection: &str| {
-        let mut command = reveille(&place.home, arguments);
-        command.env("AZURE_STORAGE_CONNECTION_STRING", connection);
-        within("the end", command.output()).await.expect("started")
-    };
-    let created = run(&["queue", "create", &url], &azurite().connection_string()).await;
-    assert!(created.status.success(), "{}", stderr(&created));
-    let listen = ["listen", &url, "--no-relay", "--until-empty"];
-    let output = run(&[&listen[..], &["--", "true"]].concat(), &connection).await;
-    let complaint = stderr(&output);
-    assert_eq!(output.status.code(), Some(4), "{complaint}");
-    let poison = "poison queue `devstoreaccount1/one-signature-poison`";
-    assert!(complaint.contains(poison), "{complaint}");
-    assert!(complaint.contains("or pass --no-poison"), "{complaint}");
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    let without = [&listen[..], &["--no-poison", "--", "true"]].concat();
-    let output = run(&without, &connection).await;
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

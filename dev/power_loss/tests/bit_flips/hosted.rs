@@ -27,10 +27,9 @@ const REMOTE: [&str; 2] = ["inbox", "late"];
 /// The longest wait for the hand-over of all messages of a copy.
 const HAND_OVER: Duration = Duration::from_secs(2);
 /// Tables and indexes that hold no message to another machine and no dead letter.
-const LOCAL: [&str; 6] = [
+const LOCAL: [&str; 5] = [
     "messages",
     "messages_by_time",
-    "messages_by_end",
     "messages_by_uid",
     "queues",
     "sqlite_autoindex_queues_1",
