@@ -312,14 +312,24 @@ impl Target {
     }
 }
 
-/// Adds what may be wrong to an error of HTTP/2, of which the library names the event only.
+/// Adds what may be wrong to an error of HTTP/2 or TLS, of which the library names the event only.
 fn explained(cause: &str) -> String {
-    match cause.contains("h2 protocol error") {
-        true => format!(
-            "{cause}: the relay's gRPC port is 7600 by default; if it has TLS, write https://"
+    let hints = [
+        (
+            "h2 protocol error",
+            "the relay's gRPC port is 7600 by default; if it has TLS, write https://",
         ),
-        false => cause.to_owned(),
-    }
+        (
+            "TLS: Connection reset",
+            "if this port has no TLS, write http://",
+        ),
+        (
+            "TLS: tls handshake eof",
+            "if this port has no TLS, write http://",
+        ),
+    ];
+    let hint = hints.iter().find(|(event, _)| cause.contains(event));
+    hint.map_or_else(|| cause.to_owned(), |(_, hint)| format!("{cause}: {hint}"))
 }
 
 /// Converts each `HOST:PORT` of a list to a URL.
