@@ -29,10 +29,12 @@ use super::{
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
     timers::TimerOrder,
 };
+#[cfg(feature = "keda")]
+use crate::types::QueueAddress;
 use crate::{
     base::clock::Tick,
     error::Result,
-    types::{Accepted, Notification, QueueAddress},
+    types::{Accepted, Notification},
 };
 
 /// Queues, subscriptions and timers of one relay.
