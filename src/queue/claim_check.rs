@@ -40,9 +40,10 @@ use crate::{
 ///
 /// **Unreadable bodies.** A get returns the other messages normally, and this message with the
 /// reference as its body and a [`fault`](Message::fault):
-/// * The store does not answer, or not within 10 s: the fault has the kind of that error, which [is retryable](ErrorKind::is_retryable). Release the message with a delay,
-///   at any dequeue count: the queue counts a get before the body is read, so the count does not
-///   mean failed handling (a [`Listener`](crate::listener::Listener) takes that into account).
+/// * The store does not answer, or not within 10 s: the fault has the kind of that error, which [is
+///   retryable](ErrorKind::is_retryable). Release the message with a delay, at any dequeue count: the queue
+///   counts a get before the body is read, so the count does not mean failed handling (a
+///   [`Listener`](crate::listener::Listener) takes that into account).
 /// * The blob is gone: [`ErrorKind::NotFound`].
 /// * The blob cannot be decompressed, has another length than stated, or is above
 ///   [`ClaimConfig::max_body`], or the reference has a newer version: [`ErrorKind::Invalid`].
@@ -52,7 +53,8 @@ use crate::{
 ///
 /// **Leftover blobs.** The blob is deleted after its message. It is left over after a crash in
 /// between, after a crash between the blob's write and the put, after a put that the queue refuses,
-/// and after [`WorkQueue::purge`]. Each blob therefore carries the metadata `TimeToLive`: the UTC time (RFC 3339) after which no message needs it.
+/// and after [`WorkQueue::purge`]. Each blob therefore carries the metadata `TimeToLive`: the UTC time (RFC
+/// 3339) after which no message needs it.
 ///
 /// Put a [`Retrying`](super::Retrying) inside, around the queue itself, so that a retry repeats no
 /// upload. Where the answer of a put was lost, two messages have one blob: after the first one is

@@ -267,7 +267,7 @@ impl Patterns {
                 is_changed = true;
                 node.is_introduced.store(0, Ordering::Release);
                 // The stream that was its last may not have noted yet that it left.
-                lock(&node.check).begin();
+                lock(&node.check).forget_listeners();
             }
             node.insert(subscription);
             nodes.push(node);

@@ -32,7 +32,7 @@ pub(crate) struct ScaledQueue {
     /// When it was last certainly empty.
     emptied: Mutex<Tick>,
     /// Since when it may have messages that the relay does not know of; `None` while it is empty. A newer
-    /// doubt puts the older one off for nothing.
+    /// doubt does not put off the look that the older one waits for.
     doubted: Mutex<Option<Tick>>,
 }
 

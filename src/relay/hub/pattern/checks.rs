@@ -48,7 +48,7 @@ const VISITS_PER_CALL: usize = 4096;
 const QUEUES_PER_CHECK: usize = 16;
 
 impl PatternCheck {
-    /// The seed has checks not fall due together.
+    /// A pattern has a seed of its own, so that the checks of several do not fall due together.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             requested: false,
@@ -62,8 +62,8 @@ impl PatternCheck {
         }
     }
 
-    /// The pattern gets its first listener.
-    pub(crate) fn begin(&mut self) {
+    /// The last listener has left: who joins next is the first one.
+    pub(crate) fn forget_listeners(&mut self) {
         self.has_listeners = false;
     }
 
