@@ -352,16 +352,31 @@ async fn with_deaths(shared: &Shared<'_>) {
 /// Returns the next free id, by taking it.
 async fn next_free(shared: &Shared<'_>, name: &str) -> u64 {
     let home = tempfile::tempdir().expect("a directory");
-    let mut command = reveille(&home, &["ids", "next", name, "--store", shared.url]);
-    command.envs(shared.variables.iter().copied());
-    let output = within("the end", command.output())
-        .await
-        .expect("it starts");
-    let stdout = stdout(&output);
-    stdout
-        .trim()
-        .parse()
-        .unwrap_or_else(|_| panic!("{}", stderr(&output)))
+    let mut unopened = 0;
+    loop {
+        let mut command = reveille(&home, &["ids", "next", name, "--store", shared.url]);
+        command.envs(shared.variables.iter().copied());
+        let output = within("the end", command.output())
+            .await
+            .expect("it starts");
+        if let Ok(id) = stdout(&output).trim().parse() {
+            return id;
+        }
+        shared.unopened(&stderr(&output), &mut unopened);
+    }
+}
+
+impl Shared<'_> {
+    /// Checks that a process failed because the network hid the store from all its attempts to open it.
+    /// The next process opens it.
+    fn unopened(&self, complaint: &str, times: &mut u32) {
+        *times += 1;
+        let expected = format!("error: {} cannot be reached", self.url);
+        assert!(
+            complaint.starts_with(&expected) && *times < 5,
+            "{complaint}"
+        );
+    }
 }
 
 impl Contest {
@@ -387,8 +402,8 @@ impl Contest {
         range_size: u64,
         mut rng: fastrand::Rng,
     ) -> Vec<Vec<u64>> {
-        let mut given = Vec::new();
-        for life in 0..=self.deaths {
+        let (mut given, mut unopened, mut life) = (Vec::new(), 0, 0);
+        while life <= self.deaths {
             let path = home.path().join(format!("{place}-{life}"));
             let killed = life < self.deaths;
             let sizes = (self.count, range_size);
@@ -399,9 +414,13 @@ impl Contest {
                 child.start_kill().expect("it runs");
             }
             let status = within("the end", child.wait()).await.expect("it ends");
-            let complaint = std::fs::read_to_string(path.with_extension("err"));
-            assert!(killed || status.success(), "{self:?}: {complaint:?}");
+            let complaint = std::fs::read_to_string(path.with_extension("err")).expect("text");
+            if !killed && !status.success() {
+                shared.unopened(&complaint, &mut unopened);
+                continue;
+            }
             given.push(complete_lines(&path));
+            life += 1;
         }
         given
     }
