@@ -358,7 +358,7 @@ async fn a_change_goes_to_another_relay_where_no_connection_is_made_in_time() {
     let began = Instant::now();
     let flag = FlagName::new("go").expect("a name");
     client.flags().leash(&flag).await.expect("cleared");
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(4));
     assert_eq!(client.url(), relay.url());
 }
 

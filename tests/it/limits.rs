@@ -52,7 +52,7 @@ async fn a_full_relay_refuses_new_queues_and_wakes_the_known_ones() {
     let refused = notify(&publisher, "acct/new").await.expect_err("full");
     assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
     assert!(!refused.message().contains("dropped"), "{refused}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "refused at once");
+    assert!(begun.elapsed() < Duration::from_secs(4), "refused at once");
     for round in 1..=20 {
         let both = vec![event("acct/known"), event("acct/new-2")];
         // No caller waits for them.
