@@ -30,6 +30,7 @@ pub(crate) mod log_limiter;
 pub(crate) mod memory;
 #[cfg(feature = "relay")]
 pub(crate) mod network;
+pub(crate) mod random;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod request_error;
 pub(crate) mod secret;

@@ -170,7 +170,7 @@ fn local_group(address: &QueueAddress, identity: u64) -> GroupName {
 
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 #[cold]
-fn missing_queue(queue: &dyn WorkQueue) -> Error {
+pub(crate) fn missing_queue(queue: impl Display) -> Error {
     let message = format!(
         "queue `{queue}` does not exist: create it first, for example with `reveille queue create`"
     );

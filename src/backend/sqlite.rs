@@ -24,8 +24,8 @@ use std::{
 use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
-use self::thread::{GroupedWrite, Job, Jobs};
-pub(crate) use self::{check::check_file, error::refuse};
+use self::thread::{Job, Jobs, Write};
+pub(crate) use self::{check::check_file, error::refuse, open::open_to_write};
 use crate::error::{Error, Result};
 
 /// An open database file; clones, and other handles of the file, share its thread.
@@ -61,14 +61,6 @@ pub(crate) struct Schema {
     pub(crate) version: i32,
     /// The SQL that creates the tables.
     pub(crate) tables: &'static str,
-}
-
-/// A write with the channel for its result.
-struct QueuedWrite<T, F> {
-    work: Option<F>,
-    value: Option<T>,
-    is_synced: bool,
-    answer: oneshot::Sender<Result<T>>,
 }
 
 /// The mark in the name of a damaged file that was set aside.
@@ -153,8 +145,9 @@ impl Database {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (job, outcome) = queued_write(work, true);
-        self.hand_over(job, outcome).await
+        let (job, outcome, value) = queued_write(work, true);
+        self.hand_over(job, outcome).await?;
+        value.await.map_err(|_| error::panicked(&self.path))
     }
 
     /// As [`Database::write`], but does not wait for the disk: a power loss may undo the write, a
@@ -170,8 +163,9 @@ impl Database {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (job, outcome) = queued_write(work, false);
-        self.hand_over(job, outcome).await
+        let (job, outcome, value) = queued_write(work, false);
+        self.hand_over(job, outcome).await?;
+        value.await.map_err(|_| error::panicked(&self.path))
     }
 
     /// Queues an unsynced write without waiting for it. Returns whether there was room for it. Needs
@@ -180,8 +174,8 @@ impl Database {
     where
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<()> + Send + 'static,
     {
-        let (job, _) = queued_write(work, false);
-        self.jobs.try_send(job).is_ok()
+        let (job, ..) = queued_write(work, false);
+        self.jobs.sender.try_send(job).is_ok()
     }
 
     /// Runs a long read on a thread and a connection for this call only, so that no other job
@@ -198,14 +192,6 @@ impl Database {
         apart.run(work).await
     }
 
-    /// Opens a connection for the caller, with the settings of this module.
-    ///
-    /// # Errors
-    /// As [`Database::open`].
-    pub(crate) fn connect(path: &Path, schema: Schema) -> Result<Connection> {
-        open::open_to_write(path, schema)
-    }
-
     /// Converts an error of SQLite.
     pub(crate) fn error(&self, error: rusqlite::Error) -> Error {
         error::sql(&self.path, error)
@@ -213,7 +199,7 @@ impl Database {
 
     async fn hand_over<T>(&self, job: Job, outcome: oneshot::Receiver<Result<T>>) -> Result<T> {
         let gone = || error::panicked(&self.path);
-        self.jobs.send(job).await.map_err(|()| gone())?;
+        self.jobs.sender.send(job).await.map_err(|_| gone())?;
         outcome.await.map_err(|_| gone())?
     }
 }
@@ -231,42 +217,25 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns the job of a write, and the receiver of its result.
-fn queued_write<T, F>(work: F, is_synced: bool) -> (Job, oneshot::Receiver<Result<T>>)
+/// Returns the job of a write, and the receivers of the commit's outcome and of the work's value.
+fn queued_write<T, F>(
+    work: F,
+    is_synced: bool,
+) -> (Job, oneshot::Receiver<Result<()>>, oneshot::Receiver<T>)
 where
     T: Send + 'static,
     F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
 {
     let (answer, outcome) = oneshot::channel();
-    let job = Job::Write(Box::new(QueuedWrite {
-        work: Some(work),
-        value: None,
+    let (result, value) = oneshot::channel();
+    let job = Job::Write(Write {
         is_synced,
+        work: Box::new(move |transaction| {
+            // The caller may no longer wait.
+            let _ = result.send(work(transaction)?);
+            Ok(())
+        }),
         answer,
-    }));
-    (job, outcome)
-}
-
-impl<T, F> GroupedWrite for QueuedWrite<T, F>
-where
-    T: Send,
-    F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send,
-{
-    fn is_synced(&self) -> bool {
-        self.is_synced
-    }
-
-    fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        let work = self.work.take().expect("called once");
-        self.value = Some(work(transaction)?);
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, committed: Result<()>) {
-        let value = self.value;
-        // The caller may no longer wait.
-        let _ = self
-            .answer
-            .send(committed.map(|()| value.expect("the work ran before the commit")));
-    }
+    });
+    (job, outcome, value)
 }

@@ -45,7 +45,7 @@ pub(crate) use self::{
 use self::{
     blobs::FlagBlobs,
     document::{EndedSet, StoredFlag},
-    registry::{FlagRead, WatchRegistry},
+    registry::WatchRegistry,
 };
 use crate::{
     base::{clock::Clock, fault::planted, fnv::fnv1a, sync::lock},
@@ -306,16 +306,12 @@ impl Inner {
     /// flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let began = self.registry(WatchRegistry::next_sequence);
-        let (ended, ended_etag) = self.read_ended(name, began).await?;
-        let read = FlagRead {
-            found: self.blobs.read(name).await?,
-            ended,
-            ended_etag,
-        };
+        let ended = self.read_ended(name, began).await?;
+        let found = self.blobs.read(name).await?;
         // Asked after the read: a store may find out by its first requests.
         let can_remove = self.blobs.store.conditional_delete();
         self.registry(|registry| {
-            registry.finish_read(name, began, read, wall, can_remove);
+            registry.finish_read(name, began, found, ended, wall, can_remove);
         });
         Ok(())
     }

@@ -79,14 +79,8 @@ pub struct LeaseConfig {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Lease {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
     lease_blob: LeaseBlob,
-    config: LeaseConfig,
-    contender: Mutex<Contender>,
+    contender: Arc<Mutex<Contender>>,
 }
 
 /// The state of a lease in the store.
@@ -185,19 +179,16 @@ impl Lease {
             name: name.into(),
             store,
         };
-        let contender = Mutex::new(Contender::new(&lease_blob, &config));
+        let contender = Arc::new(Mutex::new(Contender::new(&lease_blob, config)));
         Ok(Self {
-            inner: Arc::new(Inner {
-                lease_blob,
-                config,
-                contender,
-            }),
+            lease_blob,
+            contender,
         })
     }
 
     /// Returns the name.
     pub fn name(&self) -> &str {
-        &self.inner.lease_blob.name
+        &self.lease_blob.name
     }
 
     /// Waits until the lease is free, and takes it. Contenders are not queued: the first one to
@@ -216,7 +207,7 @@ impl Lease {
     /// a call is dropped while it takes the lease, the lease has no holder until the next call
     /// finds it or it ends by itself.
     pub async fn acquire(&self) -> Result<LeaseGuard> {
-        let mut contender = self.inner.contender.lock().await;
+        let mut contender = self.contender.lock().await;
         loop {
             if let StepOutcome::Wait(until) = contender.run_step().await? {
                 contender.sleep_until(until).await;
@@ -225,10 +216,7 @@ impl Lease {
                 continue;
             };
             // The next call starts with a new contender.
-            let Inner {
-                lease_blob, config, ..
-            } = &*self.inner;
-            let next = Contender::new(lease_blob, config);
+            let next = Contender::new(&self.lease_blob, contender.machine.config().clone());
             let taken = std::mem::replace(&mut *contender, next);
             return Ok(LeaseGuard::start(taken, token, until));
         }
@@ -240,7 +228,7 @@ impl Lease {
     /// Any error of the store; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the blob is no
     /// lease.
     pub async fn state(&self) -> Result<Option<LeaseState>> {
-        let lease_blob = &self.inner.lease_blob;
+        let lease_blob = &self.lease_blob;
         let Some(blob) = lease_blob.store.get(&lease_blob.blob).await? else {
             return Ok(None);
         };
@@ -257,12 +245,12 @@ impl Lease {
 }
 
 impl Contender {
-    fn new(lease_blob: &LeaseBlob, config: &LeaseConfig) -> Self {
+    fn new(lease_blob: &LeaseBlob, config: LeaseConfig) -> Self {
         let seed = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..));
         Self {
             lease_blob: lease_blob.clone(),
             clock: Clock::new(),
-            machine: LeaseMachine::new(config.clone(), fastrand::Rng::with_seed(seed)),
+            machine: LeaseMachine::new(config, fastrand::Rng::with_seed(seed)),
             failing: false,
             was_read: false,
         }
@@ -364,7 +352,7 @@ impl LeaseBlob {
 
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease_blob = &self.inner.lease_blob;
+        let lease_blob = &self.lease_blob;
         write!(f, "lease `{}` in {}", lease_blob.name, lease_blob.store)
     }
 }

@@ -70,7 +70,8 @@ pub const FOLDER: &str = "sweeps/";
 #[derive(Debug)]
 pub struct Sweeper {
     job: SweepJob,
-    sources: Vec<SourceContainer>,
+    /// Of the job's containers, in their order; `None` for those that are off.
+    sources: Vec<Option<Arc<dyn Container>>>,
     remover: BlobRemover,
     /// The store of the document and its lease.
     state: Arc<dyn BlobStore>,
@@ -93,15 +94,6 @@ pub struct SweepStats {
     pub last_round_at: Option<SystemTime>,
     /// Why the last attempt failed, if it did.
     pub failure: Option<String>,
-}
-
-/// A container that is swept.
-#[derive(Debug)]
-struct SourceContainer {
-    id: String,
-    prefix: String,
-    /// `None` if it is switched off.
-    container: Option<Arc<dyn Container>>,
 }
 
 /// The result of a round for this instance.
@@ -160,14 +152,13 @@ impl Sweeper {
     pub async fn new(job: SweepJob, environment: &BTreeMap<String, String>) -> Result<Self> {
         let mut sources = Vec::with_capacity(job.containers.len());
         for place in &job.containers {
-            let container = match place.off {
+            sources.push(match place.off {
                 true => None,
-                false => Some(connect(place, environment).await?),
-            };
-            sources.push(SourceContainer {
-                id: place.id(),
-                prefix: place.prefix.clone(),
-                container,
+                false => {
+                    let variables = job::environment(&place.environment, environment)?;
+                    let url = job::resolve(&place.url, environment)?;
+                    Some(container::connect(&url, &variables).await?)
+                }
             });
         }
         let dead = match &job.dead {
@@ -218,9 +209,9 @@ impl Sweeper {
             size: 1,
             token: None,
         };
-        for source in &self.sources {
-            if let Some(container) = &source.container {
-                container.list(&source.prefix, &one).await?;
+        for (place, source) in self.job.containers.iter().zip(&self.sources) {
+            if let Some(container) = source {
+                container.list(&place.prefix, &one).await?;
             }
         }
         Ok(())
@@ -264,12 +255,12 @@ impl Sweeper {
                 Some((source, Ok(page))) => {
                     round.pages += 1;
                     lock(&self.stats).pages += 1;
-                    let container = self.sources[source].container.as_deref();
+                    let container = self.sources[source].as_deref();
                     let container = container.expect("only those that are on are listed");
                     self.remover.work(container, page, wall()).await
                 }
                 Some((source, Err(error))) => {
-                    let container = &self.sources[source].id;
+                    let container = self.job.containers[source].id();
                     tracing::warn!(container, %error, "the container cannot be listed; it is left out of the round");
                     Counts {
                         failed: 1,
@@ -351,10 +342,8 @@ impl Sweeper {
         let runs = match joined {
             Some(round) => document.round == round && !document.is_finished(),
             None => {
-                let sources = self.sources.iter();
-                let own: Vec<_> = sources
-                    .map(|source| (source.id.clone(), source.container.is_none()))
-                    .collect();
+                let places = self.job.containers.iter();
+                let own: Vec<_> = places.map(|place| (place.id(), place.off)).collect();
                 document.join(&own, wall(), self.job.interval, again)
             }
         };
@@ -373,15 +362,14 @@ impl Sweeper {
     /// Takes the next page of a container. One that cannot be listed is left out of the round.
     async fn list_page(&self, document: &mut Document, at: usize) -> Option<TakenPage> {
         let progress = &document.containers[at];
-        let source = self.sources.iter().position(|one| one.id == progress.id)?;
+        let places = &self.job.containers;
+        let source = places.iter().position(|place| place.id() == progress.id)?;
         let page = PageOptions {
             size: self.job.page_size,
             token: progress.token.clone(),
         };
-        let SourceContainer {
-            container, prefix, ..
-        } = &self.sources[source];
-        let listed = container.as_ref()?.list(prefix, &page).await;
+        let container = self.sources[source].as_ref()?;
+        let listed = container.list(&places[source].prefix, &page).await;
         let next = listed.as_ref().ok().and_then(|page| page.next.clone());
         document.record_page(at, next, wall());
         Some((source, listed))
@@ -419,8 +407,8 @@ impl Sweeper {
     /// Any error from reading a container.
     pub async fn dry_run(&self, mut plan: impl FnMut(PlannedBlob)) -> Result<Counts> {
         let mut counts = Counts::default();
-        for source in &self.sources {
-            let Some(container) = source.container.as_deref() else {
+        for (place, source) in self.job.containers.iter().zip(&self.sources) {
+            let Some(container) = source.as_deref() else {
                 continue;
             };
             let mut page = PageOptions {
@@ -428,7 +416,7 @@ impl Sweeper {
                 token: None,
             };
             loop {
-                let listed = match container.list(&source.prefix, &page).await {
+                let listed = match container.list(&place.prefix, &page).await {
                     Ok(listed) => listed,
                     Err(error) => {
                         let container = container.address();
@@ -477,15 +465,6 @@ fn job_lease(state: &Arc<dyn BlobStore>, job: &str) -> Result<Lease> {
         ..LeaseConfig::default()
     };
     Lease::new(Arc::clone(state), &format!("sweep-{job}"), config)
-}
-
-async fn connect(
-    place: &SweepContainer,
-    environment: &BTreeMap<String, String>,
-) -> Result<Arc<dyn Container>> {
-    let variables = job::environment(&place.environment, environment)?;
-    let url = job::resolve(&place.url, environment)?;
-    container::connect(&url, &variables).await
 }
 
 fn describe(verdict: &Verdict) -> Option<(&'static str, String)> {

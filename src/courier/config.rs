@@ -154,7 +154,14 @@ impl QueueManagerConfig {
 
     /// Returns the next machine on the way to `authority`.
     pub(crate) fn hop_of<'a>(&'a self, authority: &'a str) -> &'a str {
-        Route::next_hop(&self.routes, authority).unwrap_or(authority)
+        self.next_hop(authority).unwrap_or(authority)
+    }
+
+    /// Returns the next machine of the first route that matches. A message passes through this machine
+    /// by a route only: a machine is no open relay.
+    pub(super) fn next_hop(&self, authority: &str) -> Option<&str> {
+        let route = self.routes.iter().find(|route| route.matches(authority))?;
+        Some(&route.hop)
     }
 
     /// Returns the destination of an alias, of `QUEUE@ALIAS`, or of a text that
@@ -178,12 +185,6 @@ impl QueueManagerConfig {
 }
 
 impl Route {
-    /// Returns the next machine of the first route that matches.
-    pub(crate) fn next_hop<'r>(routes: &'r [Self], authority: &str) -> Option<&'r str> {
-        let route = routes.iter().find(|route| route.matches(authority))?;
-        Some(&route.hop)
-    }
-
     fn matches(&self, authority: &str) -> bool {
         let Some(suffix) = self.pattern.strip_prefix('*') else {
             return self.pattern == authority;

@@ -42,9 +42,7 @@ impl QueueManager {
             .write(move |transaction| forget(transaction, &authority));
         forgotten.await
     }
-}
 
-impl QueueManager {
     /// Forgets which principal has shown the queue file of a sender first, so that another one may; returns
     /// whether the file was known.
     ///

@@ -21,7 +21,6 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::hop::Hop;
 use super::{
     QueueManager,
     handover::{Policy, ReceiverSession, SenderRights, outgoing::end_crashed},
@@ -211,18 +210,19 @@ impl Host {
 impl Shared {
     /// Keeps a task for each next machine with messages.
     async fn dispatch(self: Arc<Self>, scope: Arc<Scope>) {
-        let mut hops: HashMap<String, Hop> = HashMap::new();
+        let mut hops: HashMap<String, Arc<Notify>> = HashMap::new();
         let mut recovered = Instant::now();
         let mut greeted = None::<Instant>;
         loop {
             let greets = greeted.is_none_or(|at| at.elapsed() >= GREETING_INTERVAL);
             match self.hops(greets).await {
                 Ok(names) => {
-                    hops.retain(|_, hop| !hop.has_ended());
+                    // A task that has ended has dropped its signal.
+                    hops.retain(|_, changed| Arc::strong_count(changed) > 1);
                     for name in names {
                         let start =
-                            |name: &String| Hop::start(Arc::clone(&self), name, &scope, greets);
-                        hops.entry(name).or_insert_with_key(start).changed();
+                            |name: &String| hop::start(Arc::clone(&self), name, &scope, greets);
+                        hops.entry(name).or_insert_with_key(start).notify_one();
                     }
                     if greets {
                         greeted = Some(Instant::now());

@@ -80,12 +80,6 @@ impl HostLock {
         Ok(lock)
     }
 
-    /// Marks the file as opened without a fault.
-    pub(super) fn sound(mut self) -> Self {
-        self.is_sound = true;
-        self
-    }
-
     fn write(&self, mark: &str) -> io::Result<()> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;
@@ -114,7 +108,7 @@ impl QueueManager {
     /// it was renamed to `NAME.damaged-TIME` with its log, and the message says what to do.
     pub async fn host(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
         let path = target_of(path.into());
-        let lock = HostLock::acquire(&path)?;
+        let mut lock = HostLock::acquire(&path)?;
         if path.is_file()
             && let Some(problem) = check_file(&path, !lock.was_clean).await?
             && has_our_header(&path)
@@ -124,7 +118,9 @@ impl QueueManager {
         let manager = Self::open(path, config).await?;
         // A write first, so that the log of an earlier process is written back.
         manager.database().write(|_| Ok(())).await?;
-        manager.shared.hosted_with(lock);
+        lock.is_sound = true;
+        // Held until the last clone is dropped. Not set before: this call has opened the file.
+        let _ = manager.shared.host.set(lock);
         Ok(manager)
     }
 }

@@ -22,7 +22,7 @@ use super::{
     retention::Awake,
 };
 use crate::{
-    backend::sqlite::{Database, Missing},
+    backend::sqlite::{Database, Missing, open_to_write},
     base::{sync::lock, task::Scope},
     error::{Error, Result},
     queue::{
@@ -96,7 +96,7 @@ pub(super) struct Shared {
     /// Taken by the first receive.
     process: Mutex<Option<ProcessLock>>,
     /// Dropped last: another process may host the file from then on.
-    host: OnceLock<HostLock>,
+    pub(super) host: OnceLock<HostLock>,
 }
 
 impl QueueManager {
@@ -206,7 +206,7 @@ impl QueueManager {
     /// # Errors
     /// As [`QueueManager::open`]. Blocks for some milliseconds.
     pub fn connect(&self) -> Result<rusqlite::Connection> {
-        let mut connection = Database::connect(self.path(), SCHEMA)?;
+        let mut connection = open_to_write(self.path(), SCHEMA)?;
         connection.set_transaction_behavior(rusqlite::TransactionBehavior::Immediate);
         Ok(connection)
     }
@@ -234,12 +234,6 @@ impl Shared {
 
     pub(super) fn address(&self, queue: &str) -> Result<QueueAddress> {
         QueueAddress::new(&self.config.account, queue)
-    }
-
-    /// Keeps the lock of the host until the last clone is dropped.
-    pub(super) fn hosted_with(&self, lock: HostLock) {
-        // Set once, by the call that opened the file.
-        let _ = self.host.set(lock.sound());
     }
 
     /// Signals messages to other machines, within the process and by the relay.

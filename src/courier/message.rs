@@ -5,7 +5,10 @@ use std::{fmt, str::FromStr};
 use serde::Deserialize;
 
 use crate::{
-    base::clock::{micros, wall},
+    base::{
+        clock::{micros, wall},
+        random::random,
+    },
     error::{Error, Result},
     types::QueueAddress,
 };
@@ -81,11 +84,7 @@ fn check_queue(queue: &str) -> Result<()> {
 /// Ids of messages that are sent together are neighbours, so that the indexes by id grow at one end
 /// only. With random ids each message would write another page of each of these indexes.
 pub(super) fn new_id() -> Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes[6..]).map_err(|error| {
-        let message = format!("the system gives no random bytes: {error}");
-        Error::new(crate::ErrorKind::Unavailable, message)
-    })?;
+    let mut bytes: [u8; 16] = random()?;
     let millis = micros(wall()) / 1_000;
     bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
     bytes[6] = bytes[6] & 0x0f | 0x70;
@@ -106,13 +105,10 @@ pub(crate) fn check_authority(authority: &str) -> Result<()> {
         host_is_valid && port.parse().is_ok_and(is_port)
     });
     if valid {
-        Ok(())
-    } else {
-        Err(Error::invalid(
-            "destination",
-            format_args!("`{authority}` is no machine: use HOST:PORT"),
-        ))
+        return Ok(());
     }
+    let rule = format_args!("`{authority}` is no machine: use HOST:PORT");
+    Err(Error::invalid("destination", rule))
 }
 
 impl TryFrom<String> for Destination {
@@ -131,12 +127,10 @@ impl FromStr for Destination {
         let Some(rest) = text.strip_prefix(SCHEME) else {
             return Self::local(text);
         };
-        let (authority, queue) = rest.split_once('/').ok_or_else(|| {
-            Error::invalid(
-                "destination",
-                format_args!("`{text}` names no queue: use reveille://HOST:PORT/QUEUE"),
-            )
-        })?;
+        let Some((authority, queue)) = rest.split_once('/') else {
+            let rule = format_args!("`{text}` names no queue: use reveille://HOST:PORT/QUEUE");
+            return Err(Error::invalid("destination", rule));
+        };
         check_authority(authority)?;
         check_queue(queue)?;
         Ok(Self {

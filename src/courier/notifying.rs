@@ -112,13 +112,8 @@ impl Shared {
             if let Some(last) = rows.last() {
                 after = (last.queue, last.due);
             }
-            let now = Instant::now();
-            let waits = |row: &Unnotified| {
-                lock(&self.refused)
-                    .get(&row.queue)
-                    .is_some_and(|until| now < *until)
-            };
-            rows.retain(|row| !waits(row));
+            let waits = |until: &Instant| Instant::now() < *until;
+            rows.retain(|row| !lock(&self.refused).get(&row.queue).is_some_and(waits));
             let (told, error) = self.notify_rows(&**notifier, rows).await?;
             count += told.len();
             if !told.is_empty() {

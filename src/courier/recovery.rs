@@ -14,7 +14,7 @@ use std::{
 use super::{
     manager::QueueManager,
     message::{MessageId, new_id},
-    steps::{Owner, give_back},
+    steps::{ENDED, OF_PROCESS, give_back},
 };
 use crate::{
     backend::sqlite::{directory_of, with_suffix},
@@ -101,11 +101,11 @@ impl QueueManager {
             let mut given_back = 0;
             for process in processes {
                 if is_unlocked(&lock_path(&path, process)) {
-                    given_back += give_back(transaction, Owner::Process(&process))?;
+                    given_back += give_back(transaction, OF_PROCESS, &process)?;
                 }
             }
             let now = clock::now(transaction)?;
-            Ok(given_back + give_back(transaction, Owner::Ended(now))?)
+            Ok(given_back + give_back(transaction, ENDED, &now)?)
         });
         let given_back = recovered.await?;
         self.remove_dead_files();

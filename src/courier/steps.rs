@@ -9,18 +9,21 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, params};
 
 use super::{
-    handover::outgoing::{self, NewOutgoing},
+    handover::outgoing::{self, NewSend},
     message::{MessageId, new_id},
 };
 use crate::{
     backend::sqlite::refuse,
-    error::{Error, ErrorKind, Result},
-    queue::sqlite::{
-        checksum::{BAD_CHECKSUM, checksum, is_sound},
-        clock::Micros,
-        dequeue_count, limit,
-        put::{count_put, note_unnotified},
-        queue_depth, queue_id, system_time,
+    error::{Error, ErrorKind},
+    queue::{
+        missing_queue,
+        sqlite::{
+            checksum::{BAD_CHECKSUM, checksum, is_sound},
+            clock::Micros,
+            dequeue_count, existing_queue, limit,
+            put::{count_put, note_unnotified},
+            queue_depth, system_time,
+        },
     },
 };
 
@@ -40,18 +43,6 @@ pub struct ReceivedMessage {
     pub arrived_at: SystemTime,
 }
 
-/// A message that is sent.
-#[derive(Debug)]
-pub(super) struct NewSend {
-    pub(super) uid: [u8; 16],
-    /// Empty for this machine.
-    pub(super) authority: String,
-    pub(super) queue: String,
-    pub(super) body: Bytes,
-    /// The next machine, if the message goes to another one.
-    pub(super) hop: Option<String>,
-}
-
 /// In the order of the index by time, so that nothing is sorted.
 const SELECT_VISIBLE: &str =
     "SELECT id, uid, body, checksum, dequeue_count, inserted_at, receipt, visible_at
@@ -61,23 +52,10 @@ const HIDE: &str = "UPDATE messages SET visible_at = ?2, receipt = receipt + 1,
        dequeue_count = dequeue_count + 1
      WHERE id IN (SELECT value ->> 0 FROM json_each(?1))";
 
-/// Returns the number of a queue of this file.
-pub(super) fn local_queue(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    queue_id(connection, name)?.ok_or_else(|| missing(name))
-}
-
-#[cold]
-fn missing(name: &str) -> rusqlite::Error {
-    let message = format!(
-        "destination: queue `{name}` does not exist: create it first, for example with \
-         `reveille queue create`"
-    );
-    refuse(Error::new(ErrorKind::NotFound, message))
-}
-
 /// Checks that a queue of this file has room.
 pub(super) fn check_queue(connection: &Connection, name: &str, max: u64) -> rusqlite::Result<()> {
-    let count = queue_depth(connection, name)?.ok_or_else(|| missing(name))?;
+    let count = queue_depth(connection, name)?;
+    let count = count.ok_or_else(|| refuse(missing_queue(name)))?;
     if count < max {
         return Ok(());
     }
@@ -109,20 +87,10 @@ pub(super) fn insert(
     (now, stored_at): (Micros, Micros),
     ends_at: Micros,
 ) -> rusqlite::Result<()> {
-    if let Some(hop) = &send.hop {
-        let message = NewOutgoing {
-            uid: &send.uid,
-            authority: &send.authority,
-            queue: &send.queue,
-            hop,
-            stored_at,
-            ends_at: Some(ends_at),
-            checksum: checksum(&send.body),
-            body: &send.body,
-        };
-        return outgoing::insert(transaction, &message);
+    if send.hop.is_some() {
+        return outgoing::insert(transaction, send, stored_at, Some(ends_at));
     }
-    let queue = local_queue(transaction, &send.queue)?;
+    let queue = existing_queue(transaction, &send.queue, &send.queue)?;
     let sql = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let sum = checksum(&send.body);
@@ -145,7 +113,7 @@ pub(super) fn receive(
     if now >= until {
         return Err(refuse(time_is_over(None)));
     }
-    let queue = local_queue(transaction, name)?;
+    let queue = existing_queue(transaction, name, name)?;
     let (mut taken, mut messages) = (Vec::new(), Vec::new());
     let mut select = transaction.prepare_cached(SELECT_VISIBLE)?;
     loop {
@@ -175,7 +143,9 @@ pub(super) fn receive(
         }
     }
     if !taken.is_empty() {
-        take(transaction, tx, process, until, &taken)?;
+        let sql = "INSERT INTO taken (tx, process, ends_at, messages) VALUES (?1, ?2, ?3, ?4)";
+        let values = params![tx, process, until, list(&taken)];
+        transaction.prepare_cached(sql)?.execute(values)?;
     }
     Ok((taken, messages))
 }
@@ -240,16 +210,6 @@ pub(super) fn time_is_over(timeout: Option<Duration>) -> Error {
     Error::new(ErrorKind::Conflict, message)
 }
 
-/// Checks a body's size.
-pub(super) fn check_body(body: &[u8], max: usize) -> Result<()> {
-    if body.len() > max {
-        let rule = format_args!("must be at most {max} bytes, but has {}", body.len());
-        Err(Error::invalid("body", rule))
-    } else {
-        Ok(())
-    }
-}
-
 /// A message that is being received: its row, and the state to restore on rollback.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
@@ -259,50 +219,27 @@ pub(super) struct Taken {
     pub(super) visible_at: Micros,
 }
 
-/// Notes the messages that a transaction of a process has received in one step.
-pub(super) fn take(
-    transaction: &Transaction<'_>,
-    tx: &[u8; 16],
-    process: [u8; 16],
-    ends_at: Micros,
-    taken: &[Taken],
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO taken (tx, process, ends_at, messages) VALUES (?1, ?2, ?3, ?4)";
-    let values = params![tx, process, ends_at, list(taken)];
-    transaction.prepare_cached(sql)?.execute(values).map(drop)
-}
-
 /// Returns messages as the JSON text `[[id, receipt, former visible_at], ...]`.
-pub(super) fn list(taken: &[Taken]) -> String {
+fn list(taken: &[Taken]) -> String {
     let one = |one: &Taken| format!("[{},{},{}]", one.row, one.receipt, one.visible_at);
     format!("[{}]", taken.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// Whose messages are given back.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Owner<'a> {
-    /// A process that has died.
-    Process(&'a [u8; 16]),
-    /// A transaction that ends, also of receives that were cancelled.
-    Transaction(&'a [u8; 16]),
-    /// Transactions whose time-out is over.
-    Ended(Micros),
-}
+/// The rows of `taken` that a process has received, by its id.
+pub(super) const OF_PROCESS: &str = "process = ?1";
+/// The rows of a transaction, by its id.
+pub(super) const OF_TRANSACTION: &str = "tx = ?1";
+/// Rows of transactions whose time-out is over, by the file's time.
+pub(super) const ENDED: &str =
+    "id IN (SELECT id FROM taken WHERE ends_at <= ?1 ORDER BY ends_at LIMIT 32)";
 
 /// Makes the messages of an owner visible at their former places, and notes that the relay must be
 /// notified of them; returns their number. Of ended transactions, some in each call.
 pub(super) fn give_back(
     transaction: &Transaction<'_>,
-    owner: Owner<'_>,
+    rows: &str,
+    value: &dyn ToSql,
 ) -> rusqlite::Result<usize> {
-    let (rows, value): (_, &dyn ToSql) = match &owner {
-        Owner::Process(id) => ("process = ?1", *id),
-        Owner::Transaction(id) => ("tx = ?1", *id),
-        Owner::Ended(now) => (
-            "id IN (SELECT id FROM taken WHERE ends_at <= ?1 ORDER BY ends_at LIMIT 32)",
-            now,
-        ),
-    };
     // A message that was received again since has another receipt. Those of a damaged row are visible
     // again after the time-out.
     let restore = format!(
@@ -326,21 +263,6 @@ pub(super) fn give_back(
     Ok(restored.len())
 }
 
-/// All that a commit settles.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) tx: [u8; 16],
-    pub(super) timeout: Duration,
-    pub(super) ends_at: Micros,
-    /// In the order of the sends.
-    pub(super) sent: Vec<NewSend>,
-    /// Whether the file may have rows of its receives.
-    pub(super) has_received: bool,
-    pub(super) received: Vec<Taken>,
-    /// The age limit of messages to other machines.
-    pub(super) outgoing_ends_at: Micros,
-}
-
 /// For all messages of a list of `taken`.
 const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
      SELECT m.uid, q.name, length(m.body), m.inserted_at, ?2
@@ -348,29 +270,8 @@ const INSERT_RECEIVED: &str = "INSERT INTO received (uid, queue, size, arrived_a
      WHERE m.id = j.value ->> 0 AND m.receipt = j.value ->> 1
      ON CONFLICT (uid) DO UPDATE SET received_at = excluded.received_at";
 
-/// Applies a commit as a whole, or refuses it; `check_room` runs before each message is added.
-pub(super) fn commit(
-    transaction: &Transaction<'_>,
-    outcome: &Outcome,
-    now: Micros,
-    check_room: impl Fn(&NewSend) -> rusqlite::Result<()>,
-) -> rusqlite::Result<()> {
-    if now >= outcome.ends_at {
-        return Err(refuse(time_is_over(Some(outcome.timeout))));
-    }
-    if outcome.has_received {
-        settle_received(transaction, &outcome.received, now)?;
-        // Only messages of receives that were cancelled are left.
-        give_back(transaction, Owner::Transaction(&outcome.tx))?;
-    }
-    for send in &outcome.sent {
-        check_room(send)?;
-        insert(transaction, send, (now, now), outcome.outgoing_ends_at)?;
-    }
-    Ok(())
-}
-
-fn settle_received(
+/// Moves the received messages to the history.
+pub(super) fn settle_received(
     transaction: &Transaction<'_>,
     received: &[Taken],
     now: Micros,

@@ -14,14 +14,16 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    handover::outgoing::NewSend,
     manager::{QueueManager, Shared, check_not_reserved},
     message::{Destination, MessageId, new_id},
     steps::{
-        self, NewSend, Outcome, Owner, ReceivedMessage, Taken, check_body, check_queue, commit,
-        give_back, is_file,
+        self, OF_TRANSACTION, ReceivedMessage, Taken, check_queue, give_back, is_file,
+        settle_received,
     },
 };
 use crate::{
+    backend::sqlite::refuse,
     base::sync::lock,
     error::{Error, ErrorKind, Result},
     queue::{
@@ -219,22 +221,24 @@ impl Transaction {
         let sent = std::mem::take(&mut self.sent);
         let has_sent = !sent.is_empty();
         let goes_out = sent.iter().any(|send| send.hop.is_some());
-        let mut outcome = Outcome {
-            tx: self.id,
-            timeout: self.timeout,
-            ends_at: self.ends_at.unwrap_or(Micros::MAX),
-            sent,
-            has_received: self.has_received,
-            received: self.received.clone(),
-            outgoing_ends_at: 0,
-        };
+        let (tx, timeout, has_received) = (self.id, self.timeout, self.has_received);
+        let (received, ends_at) = (self.received.clone(), self.ends_at.unwrap_or(Micros::MAX));
         let shared = Arc::clone(&self.shared);
         let committed = self.shared.database.write(move |transaction| {
             let now = clock::advance_exactly(transaction)?;
-            outcome.outgoing_ends_at = later(now, shared.config.max_age);
-            commit(transaction, &outcome, now, |send| {
-                shared.check_room(transaction, send)
-            })?;
+            if now >= ends_at {
+                return Err(refuse(steps::time_is_over(Some(timeout))));
+            }
+            if has_received {
+                settle_received(transaction, &received, now)?;
+                // Only messages of receives that were cancelled are left.
+                give_back(transaction, OF_TRANSACTION, &tx)?;
+            }
+            let outgoing_ends_at = later(now, shared.config.max_age);
+            for send in &sent {
+                shared.check_room(transaction, send)?;
+                steps::insert(transaction, send, (now, now), outgoing_ends_at)?;
+            }
             work(transaction)
         });
         let value = committed.await?;
@@ -261,7 +265,7 @@ impl Transaction {
         let rolled_back = self
             .shared
             .database
-            .write_unsynced(move |transaction| give_back(transaction, Owner::Transaction(&tx)));
+            .write_unsynced(move |transaction| give_back(transaction, OF_TRANSACTION, &tx));
         rolled_back.await?;
         self.is_over = true;
         Shared::start_notifying(&self.shared);
@@ -277,7 +281,7 @@ impl Drop for Transaction {
         let tx = self.id;
         // If there is no room for the job, the time-out rolls back.
         let queued = self.shared.database.queue_unsynced(move |transaction| {
-            give_back(transaction, Owner::Transaction(&tx)).map(drop)
+            give_back(transaction, OF_TRANSACTION, &tx).map(drop)
         });
         if queued {
             Shared::start_notifying(&self.shared);
@@ -288,7 +292,7 @@ impl Drop for Transaction {
 impl Shared {
     /// Returns a message with its next machine.
     pub(super) fn new_send(&self, uid: [u8; 16], to: &Destination, body: Bytes) -> Result<NewSend> {
-        check_body(&body, self.config.max_body)?;
+        QueueLimits::check_body(body.len(), self.config.max_body)?;
         check_not_reserved(to.queue())?;
         let remote = self.config.remote(to);
         Ok(NewSend {

@@ -309,7 +309,7 @@ impl InFlightMessage<'_> {
                 }
             });
             let error = match called.await {
-                Ok(uncounted) => return (Ok(uncounted), retry.is_in_doubt()),
+                Ok(uncounted) => return (Ok(uncounted), retry.in_doubt),
                 Err(error) => error,
             };
             if let LastCall::Delete(Some(settled)) = call {
@@ -322,7 +322,7 @@ impl InFlightMessage<'_> {
                 || self.shared.abandoning.is_cancelled();
             let wait = retry.next_wait(&error, &mut self.shared.core().rng);
             let Some(wait) = wait.filter(|_| !is_over) else {
-                return (Err(error), retry.is_in_doubt());
+                return (Err(error), retry.in_doubt);
             };
             let next = instant_after(now, wait);
             while deletes

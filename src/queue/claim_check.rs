@@ -197,7 +197,7 @@ impl ClaimCheck {
 
     async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Arc<str>)> {
         let claim = claim?;
-        claim.check(self.config.max_body)?;
+        QueueLimits::check_body(claim.length, self.config.max_body)?;
         let (name, id) = (self.blob(&claim.id)?, Arc::clone(&claim.id));
         let Some(blob) = self.store.get(&name).await? else {
             let message = format!("its body is gone: blob `{name}` of {}", self.store);
@@ -301,11 +301,8 @@ impl WorkQueue for ClaimCheck {
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
         let got = self.inner.get(max, visibility_timeout).await?;
-        let each = got.into_iter().map(|message| self.message(message));
-        Ok(stream::iter(each)
-            .buffered(CONCURRENT_BLOBS)
-            .collect()
-            .await)
+        let each = stream::iter(got).map(|message| self.message(message));
+        Ok(each.buffered(CONCURRENT_BLOBS).collect().await)
     }
 
     /// Deletes the message, then its blob. If the blob's delete fails, the blob stays until its
@@ -338,11 +335,8 @@ impl WorkQueue for ClaimCheck {
     /// A message that is deleted at the same time may come with the fault of a missing blob.
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let peeked = self.inner.peek(max).await?;
-        let each = peeked.into_iter().map(|message| self.peeked(message));
-        Ok(stream::iter(each)
-            .buffered(CONCURRENT_BLOBS)
-            .collect()
-            .await)
+        let each = stream::iter(peeked).map(|message| self.peeked(message));
+        Ok(each.buffered(CONCURRENT_BLOBS).collect().await)
     }
 }
 

@@ -40,16 +40,18 @@ impl QueueLimits {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a body or a delay is too long.
     pub fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
         messages.iter().try_for_each(|message| {
-            if message.body.len() > self.body {
-                let rule = format_args!(
-                    "must be at most {} bytes, but has {}",
-                    self.body,
-                    message.body.len()
-                );
-                return Err(Error::invalid("body", rule));
-            }
+            Self::check_body(message.body.len(), self.body)?;
             self.check_delay(message.delay)
         })
+    }
+
+    /// Checks the length of a body.
+    pub(crate) fn check_body(length: usize, max: usize) -> Result<()> {
+        if length <= max {
+            return Ok(());
+        }
+        let rule = format_args!("must be at most {max} bytes, but has {length}");
+        Err(Error::invalid("body", rule))
     }
 
     /// Checks the `max` of a get or a peek; returns it, limited to one batch.

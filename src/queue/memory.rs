@@ -136,7 +136,9 @@ impl WorkQueue for MemoryQueue {
         let id = messages
             .find(receipt)
             .ok_or_else(|| invalid_receipt(self, receipt))?;
-        messages.remove(id);
+        if let Some(stored) = messages.by_id.remove(&id) {
+            messages.by_visibility.remove(&(stored.visible_at, id));
+        }
         Ok(())
     }
 
@@ -215,12 +217,6 @@ impl MessageTable {
         let id: u64 = receipt.message_id().as_str().parse().ok()?;
         let stored = self.by_id.get(&id)?;
         (stored.receipt.to_string() == receipt.token()).then_some(id)
-    }
-
-    fn remove(&mut self, id: u64) {
-        if let Some(stored) = self.by_id.remove(&id) {
-            self.by_visibility.remove(&(stored.visible_at, id));
-        }
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct RetryState {
     backoff: Backoff,
     retry_on: RetryOn,
     /// An attempt failed but may have taken effect.
-    in_doubt: bool,
+    pub(crate) in_doubt: bool,
 }
 
 /// The failures after which a call is repeated.
@@ -87,12 +87,12 @@ impl Retrying {
         Self { inner, config }
     }
 
-    async fn retry<T, F>(&self, retry_on: RetryOn, call: impl Fn() -> F + Send + Sync) -> Result<T>
+    async fn retry<T, F>(&self, call: impl Fn() -> F + Send + Sync) -> Result<T>
     where
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
-        self.retry_in_doubt(retry_on, call).await.0
+        self.retry_in_doubt(RetryOn::Temporary, call).await.0
     }
 
     /// As [`Self::retry`]; also returns whether an attempt failed but may have taken effect.
@@ -160,7 +160,7 @@ impl WorkQueue for Retrying {
     }
 
     async fn create(&self) -> Result<bool> {
-        self.retry(RetryOn::Temporary, || self.inner.create()).await
+        self.retry(|| self.inner.create()).await
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
@@ -169,10 +169,8 @@ impl WorkQueue for Retrying {
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
-        self.retry(RetryOn::Refusals, || {
-            self.inner.get(max, visibility_timeout)
-        })
-        .await
+        let get = || self.inner.get(max, visibility_timeout);
+        self.retry_in_doubt(RetryOn::Refusals, get).await.0
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
@@ -188,35 +186,29 @@ impl WorkQueue for Retrying {
     }
 
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
-        self.retry(RetryOn::Temporary, || {
-            self.inner.renew(receipt, visibility_timeout)
-        })
-        .await
+        self.retry(|| self.inner.renew(receipt, visibility_timeout))
+            .await
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
-        self.retry(RetryOn::Temporary, || self.inner.release(receipt, delay))
-            .await
+        self.retry(|| self.inner.release(receipt, delay)).await
     }
 
     async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
-        self.retry(RetryOn::Temporary, || {
-            self.inner.release_untried(receipt, delay)
-        })
-        .await
-    }
-
-    async fn depth(&self) -> Result<u64> {
-        self.retry(RetryOn::Temporary, || self.inner.depth()).await
-    }
-
-    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
-        self.retry(RetryOn::Temporary, || self.inner.peek(max))
+        self.retry(|| self.inner.release_untried(receipt, delay))
             .await
     }
 
+    async fn depth(&self) -> Result<u64> {
+        self.retry(|| self.inner.depth()).await
+    }
+
+    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
+        self.retry(|| self.inner.peek(max)).await
+    }
+
     async fn purge(&self) -> Result<()> {
-        self.retry(RetryOn::Temporary, || self.inner.purge()).await
+        self.retry(|| self.inner.purge()).await
     }
 }
 
@@ -243,11 +235,6 @@ impl RetryState {
         // away would return at the same time.
         let asked = error.retry_after().unwrap_or_default();
         Some(asked.saturating_add(self.backoff.next(rng)))
-    }
-
-    /// Returns whether an attempt failed but may have taken effect.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.in_doubt
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
     invalid_receipt, local_group, missing_queue,
 };
 use crate::{
-    backend::sqlite::{Database, Missing},
+    backend::sqlite::{Database, Missing, refuse},
     base::fnv::fnv1a,
     error::Result,
     types::{GroupName, QueueAddress},
@@ -114,10 +114,8 @@ impl SqliteQueue {
     #[must_use]
     pub fn another(&self, address: QueueAddress) -> Self {
         Self {
-            database: self.database.clone(),
-            identity: self.identity,
             address,
-            observer: self.observer.clone(),
+            ..self.clone()
         }
     }
 
@@ -143,14 +141,11 @@ impl SqliteQueue {
         messages: &[NewMessage],
     ) -> Result<Vec<MessageId>> {
         self.limits().check_put(messages)?;
-        let put = || match queue_id(transaction, self.address.queue_name())? {
-            Some(queue) => {
-                put::insert(transaction, queue, messages, self.observer.is_some()).map(Some)
-            }
-            None => Ok(None),
+        let put = || {
+            let queue = existing_queue(transaction, &self.name(), self)?;
+            put::insert(transaction, queue, messages, self.observer.is_some())
         };
-        let put = put().map_err(|error| self.database.error(error))?;
-        put.ok_or_else(|| missing_queue(self))
+        put().map_err(|error| self.database.error(error))
     }
 
     /// Runs a write if the queue exists.
@@ -159,22 +154,17 @@ impl SqliteQueue {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
     {
-        let name = self.name();
-        let written = self
-            .database
-            .write(move |transaction| match queue_id(transaction, &name)? {
-                Some(queue) => work(transaction, queue).map(Some),
-                None => Ok(None),
-            });
-        written.await?.ok_or_else(|| missing_queue(self))
+        let (name, shown) = (self.name(), self.to_string());
+        let work = move |transaction: &Transaction<'_>| {
+            work(transaction, existing_queue(transaction, &name, &shown)?)
+        };
+        self.database.write(work).await
     }
 
     /// Hides the message of a receipt for `span`, and subtracts `uncounted` from its dequeue count;
     /// returns the new receipt.
     async fn hide(&self, receipt: &Receipt, span: Duration, uncounted: u32) -> Result<Receipt> {
-        let Some((id, number)) = parse_receipt(receipt) else {
-            return Err(invalid_receipt(self, receipt));
-        };
+        let (id, number) = self.parse(receipt)?;
         let hidden = self.write(move |transaction, queue| {
             let now = clock::advance(transaction)?;
             transaction
@@ -199,6 +189,13 @@ impl SqliteQueue {
 
     fn name(&self) -> String {
         self.address.queue_name().to_owned()
+    }
+
+    /// Returns the row and the number of the hand-out.
+    fn parse(&self, receipt: &Receipt) -> Result<(i64, i64)> {
+        let id = receipt.message_id().as_str().parse().ok();
+        let numbers = id.zip(receipt.token().parse().ok());
+        numbers.ok_or_else(|| invalid_receipt(self, receipt))
     }
 }
 
@@ -280,9 +277,7 @@ impl WorkQueue for SqliteQueue {
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        let Some((id, number)) = parse_receipt(receipt) else {
-            return Err(invalid_receipt(self, receipt));
-        };
+        let (id, number) = self.parse(receipt)?;
         let deleted = self.write(move |transaction, queue| {
             let delete = "DELETE FROM messages WHERE id = ?1 AND queue = ?2 AND receipt = ?3";
             let mut delete = transaction.prepare_cached(delete)?;
@@ -319,11 +314,9 @@ impl WorkQueue for SqliteQueue {
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let max = self.limits().check_max(max)?;
-        let name = self.name();
+        let (name, shown) = (self.name(), self.to_string());
         let peeked = self.database.run(move |connection| {
-            let Some(queue) = queue_id(connection, &name)? else {
-                return Ok(None);
-            };
+            let queue = existing_queue(connection, &name, &shown)?;
             let now = clock::now(connection)?;
             let mut select = connection.prepare_cached(
                 "SELECT id, body, dequeue_count, inserted_at, checksum FROM messages
@@ -331,9 +324,9 @@ impl WorkQueue for SqliteQueue {
                  ORDER BY visible_at LIMIT ?3",
             )?;
             let rows = select.query_map(params![queue, now, limit(max)], read_message)?;
-            rows.collect::<rusqlite::Result<_>>().map(Some)
+            rows.collect()
         });
-        peeked.await?.ok_or_else(|| missing_queue(self))
+        peeked.await
     }
 
     async fn purge(&self) -> Result<()> {
@@ -351,6 +344,16 @@ pub(crate) fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<
         .prepare_cached("SELECT id FROM queues WHERE name = ?1")?
         .query_row([name], |row| row.get(0))
         .optional()
+}
+
+/// Returns the row of a queue, or refuses a missing one by the name `shown`.
+pub(crate) fn existing_queue(
+    connection: &Connection,
+    name: &str,
+    shown: impl fmt::Display,
+) -> rusqlite::Result<i64> {
+    let queue = queue_id(connection, name)?;
+    queue.ok_or_else(|| refuse(missing_queue(shown)))
 }
 
 /// Returns the number of messages of a queue in the file.
@@ -391,12 +394,6 @@ pub(crate) fn limit(max: usize) -> i64 {
 
 fn message_id(id: i64) -> MessageId {
     MessageId::new(&id.to_string())
-}
-
-/// Returns a receipt's message id and number; `None` for a receipt of another kind of queue.
-fn parse_receipt(receipt: &Receipt) -> Option<(i64, i64)> {
-    let id = receipt.message_id().as_str().parse().ok()?;
-    Some((id, receipt.token().parse().ok()?))
 }
 
 pub(crate) fn later(now: Micros, span: Duration) -> Micros {

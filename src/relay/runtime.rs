@@ -39,6 +39,7 @@ use crate::{
         clock::{Clock, Tick, Timer},
         histogram::Histogram,
         log_limiter::LimitedCounts,
+        random::random,
         sync::Mutex,
         task::Scope,
         text::opaque_debug,
@@ -233,7 +234,7 @@ impl Relay {
     /// # Errors
     /// [`ErrorKind::Invalid`] where the relay's id breaks the names' rule, or `claim_timeout` or
     /// `busy_lease` is below 10 ms;
-    /// [`ErrorKind::Internal`] where the operating system gives no random numbers.
+    /// [`ErrorKind::Unavailable`] where the operating system gives no random numbers.
     pub fn start(config: RelayConfig) -> Result<Self> {
         Self::start_with(config, None)
     }
@@ -258,7 +259,7 @@ impl Relay {
                 format_args!("must be at least {SHORTEST_MEMORY:?} in a cluster, not {after:?}");
             return Err(Error::invalid("forget_after", rule));
         }
-        let epoch = Epoch(random()?);
+        let epoch = Epoch(u128::from_le_bytes(random()?));
         let hub = Arc::new(Hub::new(HubConfig {
             epoch,
             seed: fastrand::u64(..),
@@ -407,7 +408,7 @@ impl Relay {
         self.check_accepts_streams()?;
         let (hub, now) = (&self.shared.hub, self.shared.clock.now());
         let mut rng = fastrand::Rng::new();
-        let id = SubscriptionId(random()?);
+        let id = SubscriptionId(u128::from_le_bytes(random()?));
         let listener = &options.listener_id;
         let relay = self.relay_id();
         let subscription = format_args!("{relay}/{:032x}", id.0);
@@ -501,19 +502,6 @@ fn check_tariff(config: &RelayConfig) -> Result<()> {
         return Err(Error::invalid("price_per_million", "must be 0 or more"));
     }
     check_text("currency", &config.currency, 16)
-}
-
-/// Returns 128 random bits of the operating system.
-fn random() -> Result<u128> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(
-            ErrorKind::Internal,
-            "no random numbers from the operating system",
-        )
-        .with_source(error)
-    })?;
-    Ok(u128::from_le_bytes(bytes))
 }
 
 opaque_debug!(Relay: relay_id(), epoch());

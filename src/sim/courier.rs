@@ -339,7 +339,7 @@ impl World {
         let (from, Some(sender)) = (connection.from, &mut connection.sender) else {
             return;
         };
-        if sender.awaits_answer() && self.now - connection.progress > ANSWER_TIMEOUT {
+        if sender.awaits_answer && self.now - connection.progress > ANSWER_TIMEOUT {
             self.push(0, Event::SenderEnds(id));
             self.push(0, Event::ReceiverEnds(id));
             return;

@@ -38,7 +38,7 @@ use super::{
     container::{Container, changed},
 };
 use crate::{
-    base::request_error::RequestError,
+    base::{request_error::RequestError, text::opaque_debug},
     error::{Error, ErrorKind, Result},
 };
 
@@ -300,10 +300,4 @@ impl fmt::Display for CloudStore {
     }
 }
 
-impl fmt::Debug for CloudStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CloudStore")
-            .field(&self.to_string())
-            .finish()
-    }
-}
+opaque_debug!(CloudStore: url);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use rusqlite::{OptionalExtension, Row, Transaction, named_params, types::Type};
+use rusqlite::{OptionalExtension, Row, Transaction, params, types::Type};
 
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, changed, exists,
@@ -55,45 +55,40 @@ impl SqliteStore {
         let database = Database::open(path, SCHEMA, Missing::Refuse).await?;
         Ok(Self { database })
     }
-}
 
-/// A write, prepared for the database's thread.
-struct Write {
-    name: BlobName,
-    bytes: bytes::Bytes,
-    metadata: String,
-    etag: String,
-    modified: i64,
-}
-
-impl Write {
-    fn new(name: &BlobName, content: BlobContent) -> Result<Self> {
+    /// Writes a new blob, or over the one with the ETag `before`; `None` if another one is there, or
+    /// none.
+    async fn write(
+        &self,
+        name: &BlobName,
+        content: BlobContent,
+        before: Option<&ETag>,
+    ) -> Result<Option<ETag>> {
         let content = content.checked()?;
-        let internal = |what| Error::new(ErrorKind::Internal, what);
-        let metadata = serde_json::to_string(&content.metadata)
-            .map_err(|error| internal("metadata could not be serialized").with_source(error))?;
+        let metadata = serde_json::to_string(&content.metadata).expect("texts are written as JSON");
         let random = getrandom::u64().map_err(|error| {
-            internal("no randomness from the system").with_source(error.to_string())
+            let message = "no randomness from the system";
+            Error::new(ErrorKind::Internal, message).with_source(error.to_string())
         })?;
         let modified = i64::try_from(micros(wall())).unwrap_or(i64::MAX);
-        Ok(Self {
-            name: name.clone(),
-            bytes: content.bytes,
-            metadata,
-            // The time and a random number: a counter would repeat ETags after an older copy of the
-            // file is restored.
-            etag: format!("{modified:x}-{random:016x}"),
-            modified,
-        })
-    }
-
-    /// Runs a statement. Returns whether a row was written.
-    fn run(&self, transaction: &Transaction<'_>, sql: &str) -> rusqlite::Result<bool> {
-        let parameters = named_params! {
-            ":name": self.name.as_str(), ":bytes": &self.bytes[..], ":metadata": self.metadata,
-            ":etag": self.etag, ":modified": self.modified,
-        };
-        Ok(transaction.prepare_cached(sql)?.execute(parameters)? > 0)
+        // The time and a random number: a counter would repeat ETags after an older copy of the
+        // file is restored.
+        let etag = ETag::new(&format!("{modified:x}-{random:016x}"));
+        let (name, new, before) = (name.clone(), etag.clone(), before.cloned());
+        let written = self.database.write(move |transaction| {
+            let (name, bytes, new) = (name.as_str(), &content.bytes[..], new.as_str());
+            let Some(before) = &before else {
+                let insert = "INSERT INTO blobs (name, bytes, metadata, etag, modified)
+                     VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
+                let values = params![name, bytes, metadata, new, modified];
+                return transaction.prepare_cached(insert)?.execute(values);
+            };
+            let update = "UPDATE blobs SET bytes = ?2, metadata = ?3, etag = ?4, modified = ?5
+                 WHERE name = ?1 AND etag = ?6";
+            let values = params![name, bytes, metadata, new, modified, before.as_str()];
+            transaction.prepare_cached(update)?.execute(values)
+        });
+        Ok((written.await? > 0).then_some(etag))
     }
 }
 
@@ -110,48 +105,25 @@ impl BlobStore for SqliteStore {
     }
 
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
-        let write = Write::new(name, content)?;
-        let etag = ETag::new(&write.etag);
-        let insert = "INSERT INTO blobs (name, bytes, metadata, etag, modified)
-             VALUES (:name, :bytes, :metadata, :etag, :modified) ON CONFLICT DO NOTHING";
-        let work = move |transaction: &Transaction<'_>| write.run(transaction, insert);
-        let made = self.database.write(work).await?;
-        if made {
-            Ok(etag)
-        } else {
-            Err(exists(self, name))
-        }
+        let made = self.write(name, content, None).await?;
+        made.ok_or_else(|| exists(self, name))
     }
 
     async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag> {
-        let write = Write::new(name, content)?;
-        let expected = etag.clone();
-        let etag = ETag::new(&write.etag);
-        let update = "UPDATE blobs SET bytes = :bytes, metadata = :metadata, etag = :etag,
-             modified = :modified WHERE name = :name";
-        let work = move |transaction: &Transaction<'_>| {
-            let found = etag_of(transaction, &write.name)?;
-            Ok(found.as_deref() == Some(expected.as_str()) && write.run(transaction, update)?)
-        };
-        let written = self.database.write(work).await?;
-        if written {
-            Ok(etag)
-        } else {
-            Err(changed(self, name))
-        }
+        let written = self.write(name, content, Some(etag)).await?;
+        written.ok_or_else(|| changed(self, name))
     }
 
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {
         let (key, expected) = (name.clone(), etag.cloned());
         let work = move |transaction: &Transaction<'_>| {
-            let Some(found) = etag_of(transaction, &key)? else {
-                return Ok(Some(false));
-            };
-            if expected.is_some_and(|etag| etag.as_str() != found) {
-                return Ok(None);
+            let delete = "DELETE FROM blobs WHERE name = ?1 AND etag = coalesce(?2, etag)";
+            let values = params![key.as_str(), expected.as_ref().map(ETag::as_str)];
+            if transaction.prepare_cached(delete)?.execute(values)? > 0 {
+                return Ok(Some(true));
             }
-            transaction.execute("DELETE FROM blobs WHERE name = ?1", [key.as_str()])?;
-            Ok(Some(true))
+            let mut select = transaction.prepare_cached("SELECT 1 FROM blobs WHERE name = ?1")?;
+            Ok((!select.exists([key.as_str()])?).then_some(false))
         };
         let deleted = self.database.write(work).await?;
         deleted.ok_or_else(|| changed(self, name))
@@ -181,13 +153,6 @@ impl BlobStore for SqliteStore {
             .await?;
         Ok(Page::truncated(entries, size))
     }
-}
-
-fn etag_of(transaction: &Transaction<'_>, name: &BlobName) -> rusqlite::Result<Option<String>> {
-    transaction
-        .prepare_cached("SELECT etag FROM blobs WHERE name = ?1")?
-        .query_row([name.as_str()], |row| row.get(0))
-        .optional()
 }
 
 fn read_blob(row: &Row<'_>) -> rusqlite::Result<Blob> {

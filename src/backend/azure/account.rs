@@ -18,7 +18,7 @@ pub struct StorageAccount {
     name: String,
     queue_endpoint: Url,
     blob_endpoint: Url,
-    credential: Credential,
+    pub(crate) credential: Credential,
 }
 
 /// The credential of requests.
@@ -158,10 +158,6 @@ impl StorageAccount {
             name,
             credential,
         })
-    }
-
-    pub(crate) fn credential(&self) -> &Credential {
-        &self.credential
     }
 
     /// Returns the URL of a queue, without a credential.

@@ -55,7 +55,7 @@ impl Signing {
     }
 
     fn sign(&self, request: &mut Request) -> azure_core::Result<()> {
-        match self.account.credential() {
+        match &self.account.credential {
             Credential::Signature(signature) => {
                 let url = request.url_mut();
                 let query = match url.query() {

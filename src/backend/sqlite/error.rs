@@ -17,11 +17,6 @@ pub(super) fn replaced(path: &Path) -> Error {
     failed(ErrorKind::Closed, path, what)
 }
 
-pub(super) fn foreign(path: &Path) -> Error {
-    let what = "is a database of another kind or program: name another file";
-    failed(ErrorKind::Invalid, path, what)
-}
-
 pub(super) fn not_made(path: &Path, source: io::Error) -> Error {
     failed(ErrorKind::Unavailable, path, "cannot be made").with_source(source)
 }

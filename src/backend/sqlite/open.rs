@@ -61,7 +61,7 @@ pub(super) fn open(path: &Path, schema: Schema, missing: Missing) -> Result<Open
 }
 
 /// As [`open`], for a caller that may write at once.
-pub(super) fn open_to_write(path: &Path, schema: Schema) -> Result<Connection> {
+pub(crate) fn open_to_write(path: &Path, schema: Schema) -> Result<Connection> {
     let Opened { mut connection, .. } = open(path, schema, Missing::Refuse)?;
     write_log_back(&mut connection).map_err(|source| error::sql(path, source))?;
     keep_log(&connection, false);
@@ -193,7 +193,8 @@ fn is_empty(connection: &Connection, path: &Path, schema: Schema) -> Result<bool
         return Ok(true);
     }
     if kind != schema.application_id {
-        return Err(error::foreign(path));
+        let what = "is a database of another kind or program: name another file";
+        return Err(failed(ErrorKind::Invalid, path, what));
     }
     if version == schema.version {
         return Ok(false);

@@ -34,13 +34,7 @@ pub(super) struct FileId {
 pub(super) static REGISTRY: Mutex<Registry> = Mutex::const_new(Registry(Vec::new()));
 
 #[derive(Debug)]
-pub(super) struct Registry(Vec<OpenDatabase>);
-
-#[derive(Debug)]
-struct OpenDatabase {
-    place: Place,
-    jobs: Weak<Jobs>,
-}
+pub(super) struct Registry(Vec<(Place, Weak<Jobs>)>);
 
 /// The path, independent of its spelling, because SQLite's log is named after it; the file; and the
 /// application's id.
@@ -106,18 +100,17 @@ pub(super) fn has_open(path: &Path, schema: Schema) -> bool {
 impl Registry {
     /// Returns the job channel of the thread that has the file open already.
     pub(super) fn find(&mut self, path: &Path, schema: Schema) -> Option<Arc<Jobs>> {
-        self.0.retain(|open| open.jobs.strong_count() > 0);
+        self.0.retain(|(_, jobs)| jobs.strong_count() > 0);
         // If the metadata cannot be read, the file is not open, or opening it gives a better error.
         let place = place(path, schema).ok()?;
-        let mut matching = self.0.iter().filter(|open| open.place == place);
-        let jobs = matching.find_map(|open| open.jobs.upgrade());
-        jobs.filter(|jobs| !jobs.is_closed())
+        let mut matching = self.0.iter().filter(|(open, _)| *open == place);
+        let jobs = matching.find_map(|(_, jobs)| jobs.upgrade());
+        jobs.filter(|jobs| !jobs.sender.is_closed())
     }
 
     pub(super) fn add(&mut self, path: &Path, schema: Schema, jobs: &Arc<Jobs>) {
         if let Ok(place) = place(path, schema) {
-            let jobs = Arc::downgrade(jobs);
-            self.0.push(OpenDatabase { place, jobs });
+            self.0.push((place, Arc::downgrade(jobs)));
         }
     }
 }

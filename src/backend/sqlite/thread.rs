@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Missing, Schema,
     error::{self, is_io},
-    open::{LOCK_TIMEOUT, Opened, keep_log, open, write_log_back},
+    open::{LOCK_TIMEOUT, keep_log, open, write_log_back},
     registry::{self, FileId},
 };
 use crate::{
@@ -31,20 +31,19 @@ pub(super) enum Job {
     /// Any work; the closure sends its own result.
     Any(Box<dyn FnOnce(&mut Worker) + Send>),
     /// A write, whose result is sent when it is on disk.
-    Write(Box<dyn GroupedWrite>),
+    Write(Write),
 }
 
 /// One write of a transaction that several writes may share.
-pub(super) trait GroupedWrite: Send {
+pub(super) struct Write {
     /// Whether the commit must wait for the disk.
-    fn is_synced(&self) -> bool;
-
-    /// Does the work; called once.
-    fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
-
-    /// Sends the caller the work's result, or the error of the write or the commit.
-    fn answer(self: Box<Self>, committed: Result<()>);
+    pub(super) is_synced: bool,
+    pub(super) work: Work,
+    /// Sends the error of the write or the commit.
+    pub(super) answer: oneshot::Sender<Result<()>>,
 }
+
+type Work = Box<dyn FnOnce(&Transaction<'_>) -> rusqlite::Result<()> + Send>;
 
 /// The maximum number of writes per transaction. All waiting writes share one, so that a slow disk
 /// costs latency and not throughput. A write takes some ten microseconds, so later jobs wait about
@@ -62,7 +61,13 @@ const CLOSING: Duration = LOCK_TIMEOUT.saturating_mul(2);
 /// log is written back: a copy of the file has all of it then. A disk that hangs is waited for 10 s.
 #[derive(Debug)]
 pub(super) struct Jobs {
-    sender: Option<mpsc::Sender<Job>>,
+    pub(super) sender: mpsc::Sender<Job>,
+    /// Dropped after the sender, whose end ends the thread.
+    _end: ThreadEnd,
+}
+
+#[derive(Debug)]
+struct ThreadEnd {
     thread: ThreadId,
     /// Disconnected at the end of the thread. The lock makes it shareable.
     ended: Mutex<std_mpsc::Receiver<()>>,
@@ -79,27 +84,8 @@ pub(crate) struct Worker {
     log_is_durable: bool,
 }
 
-impl Jobs {
-    pub(super) async fn send(&self, job: Job) -> std::result::Result<(), ()> {
-        self.sender().send(job).await.map_err(drop)
-    }
-
-    pub(super) fn try_send(&self, job: Job) -> std::result::Result<(), ()> {
-        self.sender().try_send(job).map_err(drop)
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.sender().is_closed()
-    }
-
-    fn sender(&self) -> &mpsc::Sender<Job> {
-        self.sender.as_ref().expect("only `drop` takes it")
-    }
-}
-
-impl Drop for Jobs {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
-        self.sender = None;
         // Not where the last handle was in a job.
         if self.thread != thread::current().id() {
             let _ = lock(&self.ended).recv_timeout(CLOSING);
@@ -121,12 +107,8 @@ pub(super) fn start(
     let (running, ended) = std_mpsc::channel();
     let live = move || {
         let _running = running;
-        let Opened {
-            connection,
-            file,
-            log_is_durable,
-        } = match open(&path, schema, missing) {
-            Ok(opened) => opened,
+        let database = match open(&path, schema, missing) {
+            Ok(database) => database,
             Err(error) => {
                 let _ = opened.send(Err(error));
                 return;
@@ -135,9 +117,9 @@ pub(super) fn start(
         let mut worker = Worker {
             path,
             schema,
-            file,
-            connection: Some(connection),
-            log_is_durable,
+            file: database.file,
+            connection: Some(database.connection),
+            log_is_durable: database.log_is_durable,
         };
         if opened.send(Ok(())).is_err() {
             return;
@@ -162,18 +144,15 @@ pub(super) fn start(
         .name("reveille-sqlite".into())
         .spawn(live)
         .map_err(|source| error::no_thread(&owned, source))?;
-    Ok(Jobs {
-        sender: Some(sender),
+    let end = ThreadEnd {
         thread: thread.thread().id(),
         ended: Mutex::new(ended),
-    })
+    };
+    Ok(Jobs { sender, _end: end })
 }
 
 /// Takes the waiting writes up to the first other job; returns both.
-fn gather(
-    first: Box<dyn GroupedWrite>,
-    jobs: &mut mpsc::Receiver<Job>,
-) -> (Vec<Box<dyn GroupedWrite>>, Option<Job>) {
+fn gather(first: Write, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Write>, Option<Job>) {
     let mut group = vec![first];
     while group.len() < MAX_GROUP {
         match jobs.try_recv() {
@@ -187,10 +166,12 @@ fn gather(
 
 impl Worker {
     /// Does the writes in one transaction. A failed write does not affect the others.
-    fn write(&mut self, mut group: Vec<Box<dyn GroupedWrite>>) {
+    fn write(&mut self, group: Vec<Write>) {
         let mut failed: Vec<Option<Error>> = Vec::new();
         let path = Arc::clone(&self.path);
-        let is_synced = group.iter().any(|write| write.is_synced());
+        let is_synced = group.iter().any(|write| write.is_synced);
+        let parts = group.into_iter().map(|write| (write.work, write.answer));
+        let (works, answers): (Vec<_>, Vec<_>) = parts.unzip();
         let mut log_is_durable = self.log_is_durable;
         let committed = self.with_connection(|connection| {
             if !log_is_durable {
@@ -205,39 +186,34 @@ impl Worker {
             // the busy handler, if another process wrote in between.
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            match &mut group[..] {
-                [alone] => alone.work(&transaction)?,
-                group => {
-                    for write in group {
-                        failed.push(run_in_savepoint(&transaction, &mut **write, &path)?);
-                    }
+            let is_alone = works.len() == 1;
+            for work in works {
+                match is_alone {
+                    true => work(&transaction)?,
+                    false => failed.push(run_in_savepoint(&transaction, work, &path)?),
                 }
             }
             transaction.commit()
         });
         self.log_is_durable = log_is_durable && self.connection.is_some();
-        if !is_synced {
-            self.restore_level();
+        if !is_synced
+            && let Some(connection) = &self.connection
+            && connection
+                .pragma_update(None, "synchronous", "FULL")
+                .is_err()
+        {
+            // The next job opens the file with the right level.
+            self.close();
         }
         let failed = failed.into_iter().chain(std::iter::repeat_with(|| None));
-        for (write, failed) in group.into_iter().zip(failed) {
+        for (answer, failed) in answers.into_iter().zip(failed) {
             let outcome = match (&committed, failed) {
                 (_, Some(error)) => Err(error),
                 (Ok(()), None) => Ok(()),
                 (Err(error), None) => Err(error.clone()),
             };
-            write.answer(outcome);
-        }
-    }
-
-    /// Makes commits wait for the disk again. All jobs but a group of unsynced writes rely on it.
-    fn restore_level(&mut self) {
-        let restored = self.connection.as_ref().map_or(Ok(()), |connection| {
-            connection.pragma_update(None, "synchronous", "FULL")
-        });
-        if restored.is_err() {
-            // The next job opens the file with the right level.
-            self.close();
+            // The caller may no longer wait.
+            let _ = answer.send(outcome);
         }
     }
 
@@ -304,13 +280,13 @@ impl Drop for Worker {
 /// An error that ended the whole transaction.
 fn run_in_savepoint(
     transaction: &Transaction<'_>,
-    write: &mut dyn GroupedWrite,
+    work: Work,
     path: &Path,
 ) -> rusqlite::Result<Option<Error>> {
     let run = |sql| transaction.prepare_cached(sql)?.execute([]).map(|_| ());
     run("SAVEPOINT part")?;
     // Unwind-safe: partial effects are rolled back.
-    let failed = match catch_unwind(AssertUnwindSafe(|| write.work(transaction))) {
+    let failed = match catch_unwind(AssertUnwindSafe(|| work(transaction))) {
         Ok(Ok(())) => {
             run("RELEASE part")?;
             return Ok(None);

@@ -3,16 +3,14 @@
 //! It knows neither watchers nor the time. Whether a flag that it returns has expired is decided by
 //! its caller.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::document::{
-    ENDED_FOLDER, EndedSet, FOLDER, FOLDERS, FlagDocument, StoredFlag, blob_name, ended_name,
-};
+use super::document::{ENDED_FOLDER, EndedSet, FOLDER, FOLDERS, StoredFlag, blob_name, ended_name};
 use crate::{
     error::{Error, Result},
-    store::{BlobStore, ETag, PageOptions, write_over},
+    store::{BlobEntry, BlobStore, ETag, PageOptions},
     types::{FlagName, Limits},
 };
 
@@ -20,16 +18,6 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct FlagBlobs {
     pub(super) store: Arc<dyn BlobStore>,
-}
-
-/// A blob in a list of all.
-#[derive(Debug)]
-pub(super) struct ListedBlob {
-    pub(super) name: FlagName,
-    /// Whether it is the flag's newest set that is over, and not the flag.
-    pub(super) ended: bool,
-    pub(super) etag: ETag,
-    pub(super) last_modified: SystemTime,
 }
 
 /// Concurrent reads of flags for a list or a refresh. A page of 1,000 flags takes 32 round trips. A
@@ -56,21 +44,6 @@ impl FlagBlobs {
         Error::new(error.kind(), message).with_source(error)
     }
 
-    /// Writes a document over the blob that was read with this ETag; `None` if there was no blob.
-    ///
-    /// # Errors
-    /// `Conflict` if the blob has changed since; any error of the store.
-    pub(super) async fn put(
-        &self,
-        name: &FlagName,
-        document: &FlagDocument,
-        etag: Option<&ETag>,
-    ) -> Result<()> {
-        let name = blob_name(name);
-        let written = write_over(&*self.store, &name, document.content(), etag);
-        written.await.map(drop)
-    }
-
     /// Reads the newest set of a flag that is over, and the ETag of its blob. Foreign content
     /// counts as no set.
     pub(super) async fn ended(&self, name: &FlagName) -> Result<(Option<EndedSet>, Option<ETag>)> {
@@ -80,18 +53,11 @@ impl FlagBlobs {
         Ok((ended, blob.map(|blob| blob.etag)))
     }
 
-    /// Writes the newest set that is over, over the one that was read before.
-    ///
-    /// # Errors
-    /// `Conflict` if another one was written since; any error of the store.
-    pub(super) async fn put_ended(&self, ended: &EndedSet, before: Option<&ETag>) -> Result<()> {
-        let name = ended_name(&ended.state.name);
-        let written = write_over(&*self.store, &name, ended.content(), before);
-        written.await.map(drop)
-    }
-
     /// Lists the blobs of all flags, and of their sets that are over.
-    pub(super) async fn list_all(&self, mut each: impl FnMut(ListedBlob)) -> Result<()> {
+    pub(super) async fn list_all(
+        &self,
+        mut each: impl FnMut(FlagName, bool, BlobEntry),
+    ) -> Result<()> {
         let mut token = None;
         loop {
             let size = Limits::PAGE_MAX;
@@ -104,12 +70,7 @@ impl FlagBlobs {
                 let flag = path.strip_prefix(FOLDER);
                 let name = flag.or_else(|| path.strip_prefix(ENDED_FOLDER));
                 if let Some(name) = name.and_then(|name| FlagName::new(name).ok()) {
-                    each(ListedBlob {
-                        name,
-                        ended: flag.is_none(),
-                        etag: entry.etag,
-                        last_modified: entry.last_modified,
-                    });
+                    each(name, flag.is_none(), entry);
                 }
             }
             token = page.next;

@@ -19,13 +19,12 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{FlagEvent, FlagName, FlagState, ListenerId},
+    types::{FlagEvent, FlagState, ListenerId},
 };
 
 /// The state of one flag.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FlagEntry {
-    name: FlagName,
     /// Distinguishes two entries of one flag: what one knew is forgotten with it.
     pub(super) number: u64,
     /// The present state; `None` while it is unknown.
@@ -55,7 +54,7 @@ pub(super) struct FlagEntry {
 }
 
 /// The state of one watcher.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Watcher {
     /// The number of the newest set that was over at the first read after the registration.
     base: Option<u64>,
@@ -85,34 +84,19 @@ impl Watcher {
 }
 
 impl FlagEntry {
-    pub(super) fn new(name: FlagName, number: u64) -> Self {
+    pub(super) fn new(number: u64) -> Self {
         Self {
-            name,
             number,
-            present: None,
-            change: 0,
-            newest_set: None,
-            newest_set_change: 0,
-            ended: None,
-            versions: None,
-            watchers: BTreeMap::new(),
-            listeners: BTreeMap::new(),
-            observers: BTreeMap::new(),
-            remote_watchers: 0,
-            acked: BTreeSet::new(),
-            remote_acks: HashMap::new(),
-            published_acks: None,
+            ..Self::default()
         }
     }
 
     /// Registers a watcher under a sequence number of the registry.
     pub(super) fn register(&mut self, id: u64, acks: bool, expired: Option<SystemTime>) {
         let watcher = Watcher {
-            base: None,
-            synced: false,
             delivered: self.change,
-            waker: None,
             expired,
+            ..Watcher::default()
         };
         self.watchers.insert(id, watcher);
         if acks {
@@ -161,11 +145,6 @@ impl FlagEntry {
     /// Returns whether the flag's acknowledgements keep it although it is not watched.
     pub(super) fn has_acks(&self) -> bool {
         !self.acked.is_empty() && self.present.as_ref().is_some_and(|state| state.set)
-    }
-
-    /// Returns the unset state of this flag.
-    pub(super) fn unset(&self) -> FlagState {
-        FlagState::unset(self.name.clone(), self.generation().unwrap_or(0))
     }
 
     /// Returns the newest set's generation.

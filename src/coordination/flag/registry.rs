@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The watched flags, and unwatched flags that are remembered for their acknowledgements.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct WatchRegistry {
     config: FlagsConfig,
     pub(super) entries: BTreeMap<FlagName, FlagEntry>,
@@ -46,15 +46,6 @@ pub(super) struct WatchRegistry {
     pub(super) acks_changed: bool,
     /// The watchers to wake when the registry is unlocked.
     pub(super) wakers: Vec<Waker>,
-}
-
-/// The blobs of a flag, as one read found them.
-#[derive(Debug)]
-pub(super) struct FlagRead {
-    pub(super) found: Option<StoredFlag>,
-    /// The newest set that is over, and the ETag of its blob.
-    pub(super) ended: Option<EndedSet>,
-    pub(super) ended_etag: Version,
 }
 
 /// A listener that watches a flag.
@@ -91,15 +82,7 @@ impl WatchRegistry {
     pub(super) fn new(config: FlagsConfig) -> Self {
         Self {
             config,
-            entries: BTreeMap::new(),
-            idle: VecDeque::new(),
-            expiries: BTreeMap::new(),
-            set: 0,
-            sequence: 0,
-            last_generation: 0,
-            acks: 0,
-            acks_changed: false,
-            wakers: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -242,29 +225,31 @@ impl WatchRegistry {
         &mut self,
         name: &FlagName,
         began: u64,
-        read: FlagRead,
+        flag: Option<StoredFlag>,
+        (ended, ended_etag): (Option<EndedSet>, Version),
         wall: SystemTime,
         can_remove: bool,
     ) {
-        let etag = read.found.as_ref().map(|found| found.etag.clone());
-        let found = read.found.as_ref().map(|found| found.state.clone());
+        let etag = flag.as_ref().map(|flag| flag.etag.clone());
+        let found = flag.as_ref().map(|flag| flag.state.clone());
         match &found {
             Some(found) => self.note_found(found),
             None => self.set_expiry(name, None),
         }
-        let active = read.found.and_then(|found| found.active(wall));
+        let active = flag.and_then(|flag| flag.active(wall));
         if active.is_none() && !can_remove {
             self.set_expiry(name, None);
         }
         if let Some(entry) = self.entries.get_mut(name) {
-            let (ended, found) = (read.ended.as_ref(), found.as_ref());
+            let (ended, found) = (ended.as_ref(), found.as_ref());
             entry.note_ended(began, ended, found, &mut self.wakers);
             if let Some(expired) = found.filter(|_| active.is_none()) {
                 entry.note_expired(expired, &mut self.wakers);
             }
-            let state = active.unwrap_or_else(|| entry.unset());
+            let generation = entry.generation().unwrap_or(0);
+            let state = active.unwrap_or_else(|| FlagState::unset(name.clone(), generation));
             entry.observe(began, state, &mut self.wakers);
-            entry.versions = Some((etag, read.ended_etag));
+            entry.versions = Some((etag, ended_etag));
             self.acks_changed = true;
         }
         self.forget_if_unused(name);
@@ -368,8 +353,8 @@ impl WatchRegistry {
 
     /// Returns the unset state of a flag, with its last known generation.
     pub(super) fn unset(&self, name: &FlagName) -> FlagState {
-        let unset = || FlagState::unset(name.clone(), 0);
-        self.entries.get(name).map_or_else(unset, FlagEntry::unset)
+        let generation = self.entries.get(name).and_then(FlagEntry::generation);
+        FlagState::unset(name.clone(), generation.unwrap_or(0))
     }
 
     /// Returns the flags that have expired by now.
@@ -404,7 +389,7 @@ impl WatchRegistry {
         let number = self.next_sequence();
         self.entries
             .entry(name.clone())
-            .or_insert_with(|| FlagEntry::new(name.clone(), number))
+            .or_insert_with(|| FlagEntry::new(number))
     }
 
     /// Forgets an unwatched flag, unless it is set and has acknowledgements, which other relays read.

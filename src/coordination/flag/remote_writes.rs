@@ -89,17 +89,17 @@ impl Flags {
     ) -> Result<(Vec<FlagName>, Vec<(FlagName, ETag)>)> {
         let mut listed = BTreeMap::<FlagName, Versions>::new();
         let (mut set, mut ended, mut newest) = (0, Vec::new(), SystemTime::UNIX_EPOCH);
-        let list = self.inner.blobs.list_all(|blob| {
+        let list = self.inner.blobs.list_all(|name, is_ended, blob| {
             newest = newest.max(blob.last_modified);
-            set += usize::from(!blob.ended);
-            if watched.binary_search(&blob.name).is_ok() {
-                let versions = listed.entry(blob.name).or_default();
-                match blob.ended {
+            set += usize::from(!is_ended);
+            if watched.binary_search(&name).is_ok() {
+                let versions = listed.entry(name).or_default();
+                match is_ended {
                     true => versions.1 = Some(blob.etag),
                     false => versions.0 = Some(blob.etag),
                 }
-            } else if blob.ended {
-                ended.push((blob.name, blob.etag, blob.last_modified));
+            } else if is_ended {
+                ended.push((name, blob.etag, blob.last_modified));
             }
         });
         list.await?;

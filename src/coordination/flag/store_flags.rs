@@ -4,15 +4,15 @@
 //! next read, a relay on the same store at its next refresh.
 
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
 
-use super::{Flags, FlagsConfig, WallClock, document::blob_name};
+use super::{Flags, FlagsConfig, WallClock};
 use crate::{
+    base::text::opaque_debug,
     error::Result,
     store::BlobStore,
     types::{FlagName, FlagState, GlobalFlag, UnleashOptions},
@@ -47,7 +47,7 @@ pub struct StoreFlags {
 
 /// A flag on a blob store. The blob's existence means "set", with any content; clearing deletes the
 /// blob. A flag is also unset once its expiry has passed, with five seconds' allowance for the clocks.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StoreFlag {
     flags: StoreFlags,
     name: FlagName,
@@ -131,11 +131,7 @@ impl StoreFlags {
     }
 }
 
-impl fmt::Debug for StoreFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreFlags({})", self.store)
-    }
-}
+opaque_debug!(StoreFlags: store);
 
 impl StoreFlag {
     /// Makes the flag of this name. A relay on the same store has the same flag.
@@ -161,12 +157,5 @@ impl GlobalFlag for StoreFlag {
         } else {
             self.flags.leash(&self.name).await.map(drop)
         }
-    }
-}
-
-impl fmt::Debug for StoreFlag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let blob = blob_name(&self.name);
-        write!(f, "StoreFlag({blob} in {})", self.flags.store)
     }
 }

@@ -13,13 +13,13 @@ use std::time::SystemTime;
 
 use super::{
     Flags, Inner,
-    document::{EndedSet, FlagDocument, blob_name},
+    document::{EndedSet, FlagDocument, blob_name, ended_name},
     registry::WatchRegistry,
 };
 use crate::{
     base::fault::planted,
     error::{Error, ErrorKind, Result},
-    store::{ETag, PageOptions},
+    store::{ETag, PageOptions, write_over},
     types::{FlagName, FlagState, Limits, UnleashOptions},
 };
 
@@ -168,8 +168,9 @@ impl Inner {
             if planted!(FlagTellsBeforeDurable) {
                 finish(state.clone());
             }
-            match self.blobs.put(name, &document, etag.as_ref()).await {
-                Ok(()) => {
+            let store = &*self.blobs.store;
+            match write_over(store, &blob_name(name), document.content(), etag.as_ref()).await {
+                Ok(_) => {
                     self.registry(|registry| registry.set += usize::from(is_new));
                     return Ok(finish(state));
                 }
@@ -262,8 +263,9 @@ impl Inner {
         if planted!(FlagEndUnmarked) {
             return Ok(Some(new));
         }
-        match self.blobs.put_ended(&new, etag.as_ref()).await {
-            Ok(()) => Ok(Some(new)),
+        let (store, name) = (&*self.blobs.store, ended_name(&set.name));
+        match write_over(store, &name, new.content(), etag.as_ref()).await {
+            Ok(_) => Ok(Some(new)),
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(None),
             Err(error) => Err(error),
         }

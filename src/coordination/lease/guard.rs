@@ -1,6 +1,6 @@
 //! A held lease. A task renews it until it is released, lost or dropped.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{oneshot, watch};
 
@@ -9,6 +9,7 @@ use crate::{
     base::{
         clock::{Clock, Tick},
         task::Scope,
+        text::opaque_debug,
     },
     error::{Error, ErrorKind, Result},
 };
@@ -36,27 +37,17 @@ pub struct LeaseGuard {
 /// it.
 type Validity = Result<Tick>;
 
-/// The task that renews the lease.
-struct Renewer {
-    contender: Contender,
-    validity: Arc<watch::Sender<Validity>>,
-}
-
 impl LeaseGuard {
     pub(super) fn start(contender: Contender, token: u64, until: Tick) -> Self {
         let (lease_blob, clock) = (contender.lease_blob.clone(), contender.clock);
         let validity = Arc::new(watch::Sender::new(Ok(until)));
         let (release, release_requests) = oneshot::channel();
         let (done, released) = oneshot::channel();
-        let renewer = Renewer {
-            contender,
-            validity: Arc::clone(&validity),
-        };
+        let renewal = renew(contender, Arc::clone(&validity), release_requests);
         let scope = Scope::new();
         scope.spawn(async move {
-            let outcome = renewer.run(release_requests).await;
             // The guard may have been dropped.
-            let _ = done.send(outcome);
+            let _ = done.send(renewal.await);
         });
         Self {
             lease_blob,
@@ -156,66 +147,6 @@ impl LeaseGuard {
     }
 }
 
-impl Renewer {
-    async fn run(mut self, mut release_requests: oneshot::Receiver<()>) -> Result<()> {
-        let mut releasing = false;
-        loop {
-            let outcome = match self.contender.run_step().await {
-                // Another file may have taken the place of the store's, with a holder of its own.
-                Err(error) if error.kind() == ErrorKind::Closed => {
-                    return self.report_loss(&EndReason::Gone);
-                }
-                outcome => outcome,
-            };
-            let contender = &self.contender;
-            if !releasing
-                && let Some((_, until)) = contender.machine.validity(contender.clock.now())
-            {
-                self.set_validity(Ok(until))?;
-            }
-            match outcome {
-                // If the store refuses the request for now, a holder retries until its validity ends.
-                Ok(StepOutcome::Sent) | Err(_) => {}
-                Ok(StepOutcome::Ended(EndReason::Released)) => return Ok(()),
-                Ok(StepOutcome::Ended(end)) => return self.report_loss(&end),
-                Ok(StepOutcome::Wait(until)) => {
-                    tokio::select! {
-                        biased;
-                        request = &mut release_requests, if !releasing => {
-                            // The guard was dropped.
-                            if request.is_err() {
-                                return Ok(());
-                            }
-                            releasing = true;
-                            let now = self.contender.clock.now();
-                            self.contender.machine.release(now);
-                        }
-                        () = self.contender.sleep_until(until) => {}
-                    }
-                }
-            }
-        }
-    }
-
-    fn report_loss(&self, end: &EndReason) -> Result<()> {
-        self.set_validity(Err(self.contender.lease_blob.lost(end)))
-    }
-
-    /// Extends the validity or reports its loss. An earlier report of a loss stays, and is returned.
-    fn set_validity(&self, new: Validity) -> Result<()> {
-        self.validity.send_if_modified(|validity| {
-            let is_news = validity
-                .as_ref()
-                .is_ok_and(|known| new.as_ref().ok() != Some(known));
-            if is_news {
-                *validity = new;
-            }
-            is_news
-        });
-        self.validity.borrow().clone().map(drop)
-    }
-}
-
 impl LeaseBlob {
     /// Returns the error of a lease that was lost or could not be released.
     fn lost(&self, end: &EndReason) -> Error {
@@ -240,12 +171,62 @@ impl LeaseBlob {
     }
 }
 
-impl fmt::Debug for LeaseGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "LeaseGuard({}, token {})",
-            self.lease_blob.blob, self.token
-        )
+opaque_debug!(LeaseGuard: lease_blob, token);
+
+/// Renews the lease until it is released, lost or dropped.
+async fn renew(
+    mut contender: Contender,
+    validity: Arc<watch::Sender<Validity>>,
+    mut release_requests: oneshot::Receiver<()>,
+) -> Result<()> {
+    let mut releasing = false;
+    loop {
+        let outcome = match contender.run_step().await {
+            // Another file may have taken the place of the store's, with a holder of its own.
+            Err(error) if error.kind() == ErrorKind::Closed => {
+                Ok(StepOutcome::Ended(EndReason::Gone))
+            }
+            outcome => outcome,
+        };
+        if !releasing && let Some((_, until)) = contender.machine.validity(contender.clock.now()) {
+            set_validity(&validity, Ok(until))?;
+        }
+        match outcome {
+            // If the store refuses the request for now, a holder retries until its validity ends.
+            Ok(StepOutcome::Sent) | Err(_) => {}
+            Ok(StepOutcome::Ended(EndReason::Released)) => return Ok(()),
+            Ok(StepOutcome::Ended(end)) => {
+                return set_validity(&validity, Err(contender.lease_blob.lost(&end)));
+            }
+            Ok(StepOutcome::Wait(until)) => {
+                tokio::select! {
+                    biased;
+                    request = &mut release_requests, if !releasing => {
+                        // The guard was dropped.
+                        if request.is_err() {
+                            return Ok(());
+                        }
+                        releasing = true;
+                        let now = contender.clock.now();
+                        contender.machine.release(now);
+                    }
+                    () = contender.sleep_until(until) => {}
+                }
+            }
+        }
     }
+}
+
+/// Extends the validity or reports its loss. An earlier report of a loss stays, and is returned.
+fn set_validity(validity: &watch::Sender<Validity>, new: Validity) -> Result<()> {
+    validity.send_if_modified(|known| {
+        let is_news = known
+            .as_ref()
+            .is_ok_and(|known| new.as_ref().ok() != Some(known));
+        if is_news {
+            *known = new;
+        }
+        is_news
+    });
+    validity.borrow().clone().map(drop)
 }

@@ -93,7 +93,7 @@ pub(super) fn show(
             insert.execute(params![message.row, queue, now, wall])?;
             let (messages, bytes) = tally.entry(queue).or_default();
             (*messages, *bytes) = (*messages + 1, *bytes + message.size);
-        } else if let Some(hop) = policy.next_hop(&message.authority) {
+        } else if let Some(hop) = policy.config.next_hop(&message.authority) {
             let ends_at = later(now, policy.config.max_age);
             let sql =
                 "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,

@@ -2,9 +2,10 @@
 //!
 //! Each function runs in the caller's transaction. Knows no session.
 
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-use crate::queue::sqlite::{clock::Micros, limit};
+use crate::queue::sqlite::{checksum::checksum, clock::Micros, limit};
 
 /// The authority of the machine that a message goes to, and the queue.
 pub(super) type Destination = (String, String);
@@ -14,39 +15,38 @@ const TOO_OLD: &str = "the next machine did not accept it within the age limit";
 /// All messages may be stored at the hop.
 pub(crate) const ALL: i64 = i64::MAX;
 
-/// A message to another machine, as a commit adds it.
+/// A message that is sent.
 #[derive(Debug)]
-pub(crate) struct NewOutgoing<'a> {
-    pub(crate) uid: &'a [u8; 16],
-    pub(crate) authority: &'a str,
-    pub(crate) queue: &'a str,
-    /// The next machine.
-    pub(crate) hop: &'a str,
-    pub(crate) stored_at: Micros,
-    /// The age limit.
-    pub(crate) ends_at: Option<Micros>,
-    pub(crate) checksum: u32,
-    pub(crate) body: &'a [u8],
+pub(crate) struct NewSend {
+    pub(crate) uid: [u8; 16],
+    /// Empty for this machine.
+    pub(crate) authority: String,
+    pub(crate) queue: String,
+    pub(crate) body: Bytes,
+    /// The next machine, if the message goes to another one.
+    pub(crate) hop: Option<String>,
 }
 
 /// Adds a message of this machine.
 pub(crate) fn insert(
     transaction: &Transaction<'_>,
-    message: &NewOutgoing<'_>,
+    send: &NewSend,
+    stored_at: Micros,
+    ends_at: Option<Micros>,
 ) -> rusqlite::Result<()> {
     let sql = "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
                  visited, size, checksum, body)
                VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)";
     transaction.prepare_cached(sql)?.execute(params![
-        message.uid,
-        message.authority,
-        message.queue,
-        message.hop,
-        message.stored_at,
-        message.ends_at,
-        limit(message.body.len()),
-        message.checksum,
-        message.body
+        send.uid,
+        send.authority,
+        send.queue,
+        send.hop,
+        stored_at,
+        ends_at,
+        limit(send.body.len()),
+        checksum(&send.body),
+        &send.body[..]
     ])?;
     Ok(())
 }
@@ -243,13 +243,9 @@ pub(crate) fn bury(
     transaction.prepare_cached(delete)?.execute([row]).map(drop)
 }
 
-/// A next machine that the routes no longer name, or of a program with other routes.
-#[derive(Debug)]
-pub(crate) struct Detour {
-    hop: String,
-    authority: String,
-    new_hop: String,
-}
+/// A next machine that the routes no longer name, or of a program with other routes. Its parts: the former
+/// next machine, the destination, and the new next machine.
+pub(crate) type Detour = [String; 3];
 
 /// The ready messages of a hop to an authority that the hop has certainly not stored.
 const CERTAIN: &str = "hop = ?1 AND authority = ?2 AND status = 1
@@ -269,11 +265,7 @@ pub(crate) fn detours(
         for (authority, _) in destinations {
             let new_hop = hop_of(&authority);
             if new_hop != hop && certain.exists([&hop, &authority])? {
-                detours.push(Detour {
-                    hop: hop.clone(),
-                    authority,
-                    new_hop,
-                });
+                detours.push([hop.clone(), authority, new_hop]);
             }
         }
     }
@@ -284,6 +276,6 @@ pub(crate) fn detours(
 /// stay.
 pub(crate) fn reroute(transaction: &Transaction<'_>, detour: &Detour) -> rusqlite::Result<()> {
     let sql = format!("UPDATE outgoing SET hop = ?3 WHERE {CERTAIN}");
-    let values = [&detour.hop, &detour.authority, &detour.new_hop];
-    transaction.prepare_cached(&sql)?.execute(values).map(drop)
+    let mut update = transaction.prepare_cached(&sql)?;
+    update.execute(detour.each_ref()).map(drop)
 }

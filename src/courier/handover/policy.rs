@@ -1,15 +1,13 @@
 //! What a machine accepts from others, and where it passes messages on.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use crate::{
     backend::sqlite::refuse,
-    courier::{
-        config::{QueueManagerConfig, Route},
-        message::MessageId,
-    },
+    base::text::opaque_debug,
+    courier::{config::QueueManagerConfig, message::MessageId},
     error::{Error, ErrorKind},
     wire::proto::OfferedMessage,
 };
@@ -33,14 +31,6 @@ pub(crate) struct SenderRights {
 
 /// For a queue of this machine, its name; for another machine `None`.
 pub(crate) type MaySend = dyn Fn(Option<&str>) -> bool + Send + Sync;
-
-impl Policy {
-    /// Returns the next machine of a message that passes through this one. Only a route allows it:
-    /// a machine is no open relay.
-    pub(crate) fn next_hop(&self, authority: &str) -> Option<&str> {
-        Route::next_hop(&self.config.routes, authority)
-    }
-}
 
 impl SenderRights {
     /// Checks that the queue file of a sender has not come from another principal before.
@@ -82,10 +72,4 @@ impl SenderRights {
     }
 }
 
-impl fmt::Debug for SenderRights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SenderRights")
-            .field(&self.principal)
-            .finish()
-    }
-}
+opaque_debug!(SenderRights: principal);

@@ -41,14 +41,6 @@ pub(crate) struct ReceiverSession {
     sender: Option<i64>,
 }
 
-/// What happens to an offered message.
-enum Decision {
-    Store,
-    /// The file has it already: it comes from a restored copy of its sender.
-    Known,
-    Not(Verdict),
-}
-
 /// The messages that queues have, and that wait for next machines: counted once for each offer. So no
 /// message of an offer is stored after one of its destination that was postponed.
 type Depths = HashMap<String, u64>;
@@ -184,34 +176,29 @@ impl ReceiverSession {
             if self.policy.config.is_own(&message.authority) {
                 message.authority.clear();
             }
-            let decision = self.decide(transaction, rights, sender, &message, &mut depths)?;
-            let kind = match decision {
-                Decision::Store => {
-                    store(transaction, wall, sender, &message)?;
-                    None
-                }
-                Decision::Known => None,
-                Decision::Not(verdict) => Some(verdict),
-            };
+            let kind = self.take(transaction, rights, wall, sender, &message, &mut depths)?;
             verdicts.push(HandOverVerdict { kind });
         }
         Ok(verdicts)
     }
 
-    fn decide(
+    /// Stores a message, unless this file has or had it. Returns why it did not.
+    fn take(
         &self,
         transaction: &Transaction<'_>,
         rights: &SenderRights,
+        wall: Micros,
         sender: i64,
         message: &OfferedMessage,
         depths: &mut Depths,
-    ) -> rusqlite::Result<Decision> {
+    ) -> rusqlite::Result<Option<Verdict>> {
         // Before the search for its id: a message that has gone in a circle is known here.
         if let Some(reason) = self.circle(message) {
             return Ok(never(reason));
         }
+        // It comes from a restored copy of its sender.
         if is_known(transaction, sender, &message.id)? {
-            return Ok(Decision::Known);
+            return Ok(None);
         }
         // Rules may be corrected.
         if let Some(reason) = rights.refusal(message) {
@@ -223,10 +210,11 @@ impl ReceiverSession {
                 "the body has {size} bytes, and the limit is {max}"
             )));
         }
-        let (place, max) = if message.authority.is_empty() {
+        let is_local = message.authority.is_empty();
+        let (place, max) = if is_local {
             (&*message.queue, self.policy.config.max_queue)
         } else {
-            let Some(hop) = self.policy.next_hop(&message.authority) else {
+            let Some(hop) = self.policy.config.next_hop(&message.authority) else {
                 return Ok(never(no_route(&message.authority)));
             };
             (hop, Some(self.policy.config.max_outgoing))
@@ -234,7 +222,14 @@ impl ReceiverSession {
         let depth = match depths.get_mut(place) {
             Some(depth) => depth,
             None => {
-                let Some(depth) = self.depth(transaction, message, place)? else {
+                // Those of other senders that are not visible yet are not counted: they are few.
+                let counted = if is_local {
+                    queue_depth(transaction, place)?
+                } else {
+                    let most = self.policy.config.max_outgoing;
+                    Some(count_ready(transaction, place, most)?)
+                };
+                let Some(depth) = counted else {
                     return Ok(never(format!("queue `{place}` does not exist")));
                 };
                 // A machine has a colon in its name, and a queue has none.
@@ -247,22 +242,8 @@ impl ReceiverSession {
             )));
         }
         *depth += 1;
-        Ok(Decision::Store)
-    }
-
-    /// Returns the messages that a queue has, or that wait for a next machine; `None` if there is no such
-    /// queue. Those of other senders that are not visible yet are not counted: they are few.
-    fn depth(
-        &self,
-        transaction: &Transaction<'_>,
-        message: &OfferedMessage,
-        place: &str,
-    ) -> rusqlite::Result<Option<u64>> {
-        if message.authority.is_empty() {
-            queue_depth(transaction, place)
-        } else {
-            count_ready(transaction, place, self.policy.config.max_outgoing).map(Some)
-        }
+        store(transaction, wall, sender, message)?;
+        Ok(None)
     }
 
     /// Returns why a message has passed too many machines.
@@ -313,12 +294,12 @@ fn check_message(message: &OfferedMessage) -> Result<()> {
     Ok(())
 }
 
-fn never(reason: String) -> Decision {
-    Decision::Not(Verdict::Refused(reason))
+fn never(reason: String) -> Option<Verdict> {
+    Some(Verdict::Refused(reason))
 }
 
-fn postpone(reason: String) -> Decision {
-    Decision::Not(Verdict::Postponed(reason))
+fn postpone(reason: String) -> Option<Verdict> {
+    Some(Verdict::Postponed(reason))
 }
 
 pub(super) fn no_route(authority: &str) -> String {

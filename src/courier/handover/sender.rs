@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// One connection to the next machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SenderSession {
     hop: String,
     /// `uncertain_upto` before this connection.
@@ -45,7 +45,7 @@ pub(crate) struct SenderSession {
     /// The number of the last request.
     number: u64,
     /// The last request is not answered.
-    awaits_answer: bool,
+    pub(crate) awaits_answer: bool,
     /// The receiver holds messages that the next offer confirms.
     confirms: bool,
     /// The rows and destinations of the offer that is not answered.
@@ -54,7 +54,8 @@ pub(crate) struct SenderSession {
     last: Destination,
     /// Destinations that postponed a message; ordered, so that a seed of the simulation can be replayed.
     postponed: BTreeMap<Destination, Postponed>,
-    has_accepted: bool,
+    /// The receiver has accepted a message.
+    pub(crate) has_accepted: bool,
 }
 
 /// When the first message of a destination is offered again.
@@ -87,16 +88,7 @@ impl SenderSession {
     pub(crate) fn new(hop: &str) -> Self {
         Self {
             hop: hop.to_owned(),
-            uncertain_before: 0,
-            own: [0; 16],
-            welcomed: false,
-            number: 0,
-            awaits_answer: false,
-            confirms: false,
-            offered: Vec::new(),
-            last: Destination::default(),
-            postponed: BTreeMap::new(),
-            has_accepted: false,
+            ..Self::default()
         }
     }
 
@@ -110,16 +102,6 @@ impl SenderSession {
             sender: self.own.to_vec().into(),
             authority: self.hop.clone(),
         })))
-    }
-
-    /// Returns whether the receiver has accepted a message.
-    pub(crate) fn has_accepted(&self) -> bool {
-        self.has_accepted
-    }
-
-    /// Returns whether the receiver owes an answer.
-    pub(crate) fn awaits_answer(&self) -> bool {
-        self.awaits_answer
     }
 
     /// Returns whether the next answer must be durable before the next offer. A connection begins with

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rusqlite::{Connection, Transaction, backup::Backup};
 
 use super::{
     OFFER, Policy, ReceiverSession, SenderRights, SenderSession, bury_absent,
-    outgoing::{self, NewOutgoing, detours, reroute},
+    outgoing::{self, NewSend, detours, reroute},
 };
 use crate::{
     Result,
     courier::QueueManagerConfig,
-    queue::sqlite::{checksum::checksum, schema::SCHEMA},
+    queue::sqlite::schema::SCHEMA,
     wire::proto::{
         HandOverOffer, HandOverRequest, HandOverResponse, OfferedMessage,
         hand_over_request::Kind as Request, hand_over_response::Kind as Response,
@@ -36,27 +37,27 @@ fn create_queue(file: &Connection, name: &str) {
 }
 
 fn commit_message(file: &mut Connection, uid: u8, queue: &str) {
-    let body = [uid];
-    let uid = [uid; 16];
-    let message = NewOutgoing {
-        checksum: checksum(&body),
-        body: &body,
-        ..outgoing_to(&uid, queue)
+    let message = NewSend {
+        body: vec![uid].into(),
+        ..outgoing_to(uid, queue)
     };
-    step(file, |transaction| outgoing::insert(transaction, &message));
+    insert(file, &message);
+}
+
+fn insert(file: &mut Connection, message: &NewSend) {
+    step(file, |transaction| {
+        outgoing::insert(transaction, message, 0, None)
+    });
 }
 
 /// A message without a body.
-fn outgoing_to<'a>(uid: &'a [u8; 16], queue: &'a str) -> NewOutgoing<'a> {
-    NewOutgoing {
-        uid,
-        authority: HOP,
-        queue,
-        hop: HOP,
-        stored_at: 0,
-        ends_at: None,
-        checksum: 0,
-        body: b"",
+fn outgoing_to(uid: u8, queue: &str) -> NewSend {
+    NewSend {
+        uid: [uid; 16],
+        authority: HOP.to_owned(),
+        queue: queue.to_owned(),
+        body: Bytes::new(),
+        hop: Some(HOP.to_owned()),
     }
 }
 
@@ -271,7 +272,7 @@ fn a_body_that_is_damaged_on_the_way_is_not_stored() {
     let Some(Request::Offer(HandOverOffer { messages })) = &mut offer.kind else {
         panic!("no offer");
     };
-    messages[0].body = bytes::Bytes::from_static(b"x");
+    messages[0].body = Bytes::from_static(b"x");
     let error = pair.receives(offer).expect_err("damaged").to_string();
     assert!(error.contains("checksum"), "{error}");
     pair.connect(u64::MAX);
@@ -343,15 +344,11 @@ fn an_offer_of_large_bodies_stays_below_its_limit_and_waits_for_the_one_before()
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
     for uid in 1..=5 {
-        let (uid, body) = ([uid; 16], vec![7; 60 << 10]);
-        let message = NewOutgoing {
-            checksum: checksum(&body),
-            body: &body,
-            ..outgoing_to(&uid, "orders")
+        let message = NewSend {
+            body: vec![7; 60 << 10].into(),
+            ..outgoing_to(uid, "orders")
         };
-        step(&mut from, |transaction| {
-            outgoing::insert(transaction, &message)
-        });
+        insert(&mut from, &message);
     }
     let mut pair = Pair::new(from, to, u64::MAX);
     let mut large = policy(u64::MAX);
@@ -412,8 +409,8 @@ fn malformed_requests_and_another_version_are_refused_and_nothing_changes() {
         authority: String::new(),
         queue: "orders".to_owned(),
         visited: vec![1; 16].into(),
-        checksum: checksum(b"x"),
-        body: bytes::Bytes::from_static(b"x"),
+        checksum: crate::queue::sqlite::checksum::checksum(b"x"),
+        body: Bytes::from_static(b"x"),
     };
     let numbered = |number, messages| HandOverRequest {
         number,
@@ -711,14 +708,11 @@ fn two_names_of_a_machine_are_two_orders() {
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
     for (uid, authority) in [(1, HOP), (2, "former:7600"), (3, HOP), (4, "former:7600")] {
-        let uid = [uid; 16];
-        let message = NewOutgoing {
-            authority,
-            ..outgoing_to(&uid, "orders")
+        let message = NewSend {
+            authority: authority.to_owned(),
+            ..outgoing_to(uid, "orders")
         };
-        step(&mut from, |transaction| {
-            outgoing::insert(transaction, &message)
-        });
+        insert(&mut from, &message);
     }
     let mut pair = Pair::new(from, to, 1);
     let mut visible = Vec::new();
@@ -741,13 +735,11 @@ fn two_names_of_a_machine_are_two_orders() {
 fn a_message_for_a_former_name_of_the_machine_is_for_the_machine() {
     let (mut from, to) = (file(1), file(2));
     create_queue(&to, "orders");
-    let message = NewOutgoing {
-        authority: "former:7600",
-        ..outgoing_to(&[1; 16], "orders")
+    let message = NewSend {
+        authority: "former:7600".to_owned(),
+        ..outgoing_to(1, "orders")
     };
-    step(&mut from, |transaction| {
-        outgoing::insert(transaction, &message)
-    });
+    insert(&mut from, &message);
     let mut pair = Pair::new(from, to, u64::MAX);
     pair.settle();
     assert_eq!(pair.visible(), [[1; 16]]);

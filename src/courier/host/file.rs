@@ -55,12 +55,8 @@ impl QueueManager {
     pub(super) async fn hops_with_messages(&self) -> Result<Vec<String>> {
         self.database()
             .run(|connection| {
-                let mut hops = Vec::new();
-                for status in [1, 2] {
-                    hops.append(&mut hops_with(connection, status)?);
-                }
-                hops.sort_unstable();
-                hops.dedup();
+                let mut hops = hops_with(connection, 1)?;
+                hops.append(&mut hops_with(connection, 2)?);
                 Ok(hops)
             })
             .await

@@ -27,12 +27,6 @@ use crate::{
     },
 };
 
-/// The handle of the task.
-#[derive(Debug)]
-pub(super) struct Hop {
-    changed: Arc<Notify>,
-}
-
 /// The first wait after a failure is at most this long.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 /// A connection without messages is closed after this long.
@@ -42,28 +36,21 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// A silent connection is checked with an HTTP/2 PING.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-impl Hop {
-    /// Starts the task of the machine `authority`. With `greets`, it connects once although no messages
-    /// wait.
-    pub(super) fn start(shared: Arc<Shared>, authority: &str, scope: &Scope, greets: bool) -> Self {
-        let changed = Arc::new(Notify::new());
-        let (authority, signal) = (authority.to_owned(), Arc::clone(&changed));
-        scope.spawn_restarting("hand-over", move || {
-            let (shared, signal) = (Arc::clone(&shared), Arc::clone(&signal));
-            run(shared, authority.clone(), signal, greets)
-        });
-        Self { changed }
-    }
-
-    /// There may be messages.
-    pub(super) fn changed(&self) {
-        self.changed.notify_one();
-    }
-
-    /// Returns whether the task has ended, because no message waits.
-    pub(super) fn has_ended(&self) -> bool {
-        Arc::strong_count(&self.changed) == 1
-    }
+/// Starts the task of a next machine. It ends when no message waits for the machine; then it drops its
+/// copy of the signal that is returned. With `greets`, it connects once although no message waits.
+pub(super) fn start(
+    shared: Arc<Shared>,
+    authority: &str,
+    scope: &Scope,
+    greets: bool,
+) -> Arc<Notify> {
+    let changed = Arc::new(Notify::new());
+    let (authority, signal) = (authority.to_owned(), Arc::clone(&changed));
+    scope.spawn_restarting("hand-over", move || {
+        let (shared, signal) = (Arc::clone(&shared), Arc::clone(&signal));
+        run(shared, authority.clone(), signal, greets)
+    });
+    changed
 }
 
 async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>, mut greets: bool) {
@@ -152,7 +139,7 @@ async fn connection(
         opened.map_err(|status| without_credential(shared, authority, from_status(status)))?;
     let ended = sending.run(answers.into_inner(), changed).await;
     if let Some(session) = sending.session {
-        *accepted = session.has_accepted();
+        *accepted = session.has_accepted;
         let noted = shared
             .manager
             .database()
@@ -220,7 +207,7 @@ impl Sending<'_> {
         let shared = Arc::clone(&self.shared);
         loop {
             let wait = self.offer().await?;
-            let awaits = self.session()?.awaits_answer();
+            let awaits = self.session()?.awaits_answer;
             let limit = if awaits { ANSWER_TIMEOUT } else { IDLE };
             let left = limit.saturating_sub(self.progress.elapsed());
             tokio::select! {
@@ -241,7 +228,7 @@ impl Sending<'_> {
 
     /// Offers messages, unless an answer is awaited. Returns when there may be more to offer.
     async fn offer(&mut self) -> Result<Duration> {
-        if self.session()?.awaits_answer() {
+        if self.session()?.awaits_answer {
             return Ok(Duration::MAX);
         }
         let next = self.step(false, SenderSession::next_offer).await?;

@@ -7,8 +7,11 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use super::token::{Digest, digest, random};
-use crate::{base::sync::lock, error::Result};
+use super::token::{Digest, digest};
+use crate::{
+    base::{random::random, sync::lock},
+    error::Result,
+};
 
 /// The tickets of one kind. Each stands for the value of a header `authorization`, so the rules apply
 /// to a request as they are then.

@@ -29,7 +29,7 @@ use super::{
     principal::{Principal, Verified, check_principal},
 };
 use crate::{
-    base::secret::Secret,
+    base::{random::random, secret::Secret},
     error::{Error, ErrorKind, Result},
     types::check_text,
 };
@@ -152,15 +152,6 @@ pub(super) fn is_id(id: &str) -> bool {
 pub(super) fn new_id() -> Result<String> {
     let letter = |byte: u8| char::from(ID_LETTERS[usize::from(byte % 32)]);
     Ok(random::<ID>()?.into_iter().map(letter).collect())
-}
-
-pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        let message = "the system gives no random bytes for a token";
-        Error::new(ErrorKind::Unavailable, message).with_source(error)
-    })?;
-    Ok(bytes)
 }
 
 /// Returns the SHA-256 digest of the parts, one after the other.

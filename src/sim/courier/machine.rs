@@ -6,14 +6,11 @@ use rusqlite::{Connection, Transaction, backup::Backup, params};
 
 use crate::{
     base::fault::planted,
-    courier::{
-        Route,
-        handover::{
-            Policy,
-            outgoing::{self, NewOutgoing, end_crashed, expire_unoffered},
-        },
+    courier::handover::{
+        Policy,
+        outgoing::{self, NewSend, end_crashed, expire_unoffered},
     },
-    queue::sqlite::{checksum::checksum, clock, schema::SCHEMA},
+    queue::sqlite::{clock, schema::SCHEMA},
 };
 
 /// A message's id in the simulation: its number, as in its uid.
@@ -101,22 +98,17 @@ impl Machine {
 
     /// Commits messages of an application.
     pub(super) fn send(&mut self, now: i64, ends_at: Option<i64>, sends: &[(Id, String, &str)]) {
-        let routes = self.policy.config.routes.clone();
+        let config = self.policy.config.clone();
         self.write(|transaction| {
             for (id, authority, queue) in sends {
-                let hop = Route::next_hop(&routes, authority).unwrap_or(authority);
-                let body = id.to_string().into_bytes();
-                let message = NewOutgoing {
-                    uid: &uid(*id),
-                    authority,
-                    queue,
-                    hop,
-                    stored_at: now,
-                    ends_at,
-                    checksum: checksum(&body),
-                    body: &body,
+                let send = NewSend {
+                    uid: uid(*id),
+                    authority: authority.clone(),
+                    queue: (*queue).to_owned(),
+                    body: id.to_string().into(),
+                    hop: Some(config.hop_of(authority).to_owned()),
                 };
-                outgoing::insert(transaction, &message)?;
+                outgoing::insert(transaction, &send, now, ends_at)?;
             }
             Ok(())
         });

@@ -157,7 +157,7 @@ fn account(
     if let Some(text) = read(variables, CONNECTION_STRING) {
         let account = connection_string(text)?;
         // All other variables are dropped: the client would prefer a token among them.
-        builder = match account.credential() {
+        builder = match &account.credential {
             Credential::SharedKey(key) => {
                 MicrosoftAzureBuilder::new().with_access_key(key.reveal())
             }

@@ -21,7 +21,7 @@ async fn a_blob_that_changes_during_the_work_is_kept() {
     put(&*source, "moved", &marks).await;
     put(&*source, "deleted", &marks[..1]).await;
     let sweeper = files.sweeper("").await;
-    let container = sweeper.sources[0].container.clone().expect("it is on");
+    let container = sweeper.sources[0].clone().expect("it is on");
     let page = container
         .list("", &PageOptions::default())
         .await
