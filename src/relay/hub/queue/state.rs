@@ -78,17 +78,23 @@ impl QueueState {
         coordinator.subscriber_joined(now, spread);
     }
 
-    /// Takes a listener's report. Returns whether the coordinator must be reconciled, and how many other
-    /// listeners are to be asked.
+    /// Returns whether the coordinator has due work, or its check is not in the timers' order yet: a
+    /// report has made it.
+    pub(crate) fn is_due(&self) -> bool {
+        let coordinator = self.coordinator.as_ref();
+        coordinator.is_some_and(|one| one.needs_reconcile || self.armed > one.reconcile_at)
+    }
+
+    /// Takes a listener's report. Returns how many other listeners are to be asked.
     pub(crate) fn report(
         &mut self,
         listener: &Subscription,
         is_member: bool,
         report: MemberReport,
         now: Tick,
-    ) -> (bool, u64) {
+    ) -> u64 {
         let Some(coordinator) = &mut self.coordinator else {
-            return (false, 0);
+            return 0;
         };
         let mut more = 0;
         if report.polled {
@@ -99,17 +105,14 @@ impl QueueState {
                 self.note_check(interval, now);
             }
         }
-        let Some(coordinator) = &mut self.coordinator else {
-            return (false, 0);
-        };
         let group = listener.group.as_ref().filter(|_| is_member);
-        if let Some(group) = group.and_then(|name| coordinator.group(name)) {
+        if let Some(coordinator) = &mut self.coordinator
+            && let Some(group) = group.and_then(|name| coordinator.group(name))
+        {
             group.report(listener.id, report, now);
             coordinator.needs_reconcile = true;
         }
-        // The sentinel is not in the timers' order yet where the report made the entry.
-        let is_due = coordinator.needs_reconcile || self.armed > coordinator.reconcile_at;
-        (is_due, more)
+        more
     }
 
     /// Asks more listeners outside of groups to check.

@@ -72,8 +72,6 @@ pub(crate) struct Inbox {
 /// What follows from a report.
 #[derive(Debug, Default)]
 pub(crate) struct Reported {
-    /// The queue's coordinator must be reconciled.
-    pub(crate) needs_reconcile: bool,
     /// How many other listeners are to be asked to check.
     pub(crate) ask_more: u64,
     pub(crate) change: LoadChange,
@@ -498,10 +496,8 @@ impl Inbox {
         }
         let change = LoadChange::of_tasks(tasks, report.active_dequeue_tasks);
         let change = change.plus(self.load_since(before));
-        let (needs_reconcile, ask_more) = state.report(subscription, is_member, member_report, now);
         Reported {
-            needs_reconcile,
-            ask_more,
+            ask_more: state.report(subscription, is_member, member_report, now),
             change,
         }
     }

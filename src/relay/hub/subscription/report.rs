@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::super::{
     core::Hub,
     fanout::UpdateBatch,
-    inbox::Reported,
     mailbox::{SubscriptionId, WakeBatch},
     queue::{QueueEntry, QueueState},
     subscription::{Admission, Subscription},
@@ -44,11 +43,7 @@ impl Hub {
         self.check_report(&subscription, report)?;
         let mut entry = self.entry(&report.queue, now)?;
         let mut batch = WakeBatch::default();
-        let Reported {
-            needs_reconcile,
-            change,
-            ..
-        } = loop {
+        let (change, is_due) = loop {
             let mut guard = entry.lock_with_nodes(now);
             if guard.is_dead {
                 drop(guard);
@@ -74,7 +69,7 @@ impl Hub {
             if reported.ask_more > 0 {
                 state.ask_more(&entry, reported.ask_more, now, &mut batch);
             }
-            break reported;
+            break (reported.change, state.is_due());
         };
         self.change_load(change, now);
         batch.wake();
@@ -82,7 +77,7 @@ impl Hub {
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.pattern_reported(&subscription, &report.queue, now);
         }
-        if needs_reconcile {
+        if is_due {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
         self.list_check(&entry);

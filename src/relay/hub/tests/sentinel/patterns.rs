@@ -54,6 +54,18 @@ fn a_queue_that_a_pattern_reports_first_is_looked_at_as_well() {
 }
 
 #[test]
+fn a_queue_that_a_pattern_without_room_for_cursors_reports_first_is_looked_at_as_well() {
+    let hub = hub_with(HubConfig {
+        max_cursors_per_stream: 0,
+        ..guarded().shared.config.clone()
+    });
+    let all = vec![settled(&hub, &["ord*"])];
+    let guarded = Guarded { hub, all };
+    guarded.say(0, Drained, 0);
+    assert_eq!(guarded.first_asked(1).2, Sentinel);
+}
+
+#[test]
 fn streams_of_a_pattern_that_resume_and_come_and_go_do_not_put_it_off() {
     let (hub, options) = (guarded(), options(&["ord*"]));
     let first = subscribe_with(&hub, &options, START);
