@@ -28,7 +28,6 @@ pub(crate) mod https;
 pub(crate) mod log_limiter;
 #[cfg(feature = "relay")]
 pub(crate) mod memory;
-#[cfg(feature = "relay")]
 pub(crate) mod network;
 pub(crate) mod random;
 #[cfg(all(feature = "azure", feature = "store"))]

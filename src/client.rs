@@ -31,8 +31,6 @@ pub use connection::Client;
 #[cfg(all(feature = "courier", feature = "relay"))]
 pub(crate) use connector::Connector;
 pub use credential::Credential;
-#[cfg(all(feature = "courier", feature = "relay"))]
-pub(crate) use credential::RelayChannel;
 pub use flags::{FlagWatcher, Flags, Unleashed};
 pub use pages::Listed;
 pub use publisher::Publisher;

@@ -146,7 +146,7 @@ impl Listener {
     async fn reports_answered(&self) {
         while self
             .shared
-            .scaler(|scaler, now, _| scaler.has_pending_report(now))
+            .scaler(|scaler, now, _| scaler.reporter.has_pending_report(now))
         {
             self.shared.changed.notify_one();
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -31,8 +31,8 @@ pub use name::{FlagName, GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
 #[cfg(feature = "listener")]
 pub(crate) use notification::check_delay;
+pub(crate) use notification::is_in_calendar;
 pub use notification::{Accepted, LastEvent, Notification};
-pub(crate) use notification::{Counted, NotifyAnswer, is_in_calendar};
 pub use report::{Report, ReportState};
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, ResumeNumber, SubscribeEvent,

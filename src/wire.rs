@@ -61,10 +61,10 @@ pub(crate) use codec::ClientCodec;
 #[cfg(feature = "relay")]
 pub(crate) use codec::ServerCodec;
 pub(crate) use flags::{flag_event, flag_from_wire, flag_to_wire};
-pub(crate) use notify::{NotifyRequest, Refusals};
+pub(crate) use notify::{MOST_COUNTED, NotifyRequest, Refusals};
 pub(crate) use relay::{
-    answer_from_wire, goodbye_to_wire, reason_to_wire, report_from_wire, report_to_wire,
-    results_to_wire, selector_to_wire, subscribe_event, subscribe_event_to_wire,
+    NotifyAnswer, answer_from_wire, goodbye_to_wire, reason_to_wire, report_from_wire,
+    report_to_wire, results_to_wire, selector_to_wire, subscribe_event, subscribe_event_to_wire,
     subscribe_from_wire, subscribe_to_wire,
 };
 pub(crate) use status::{error_to_wire, from_status, to_status};

@@ -14,22 +14,17 @@ use self::{can::Can, check::Check};
 use super::exit::{Exit, Usage};
 
 /// Check the auth file of a relay, ask what its rules allow, and create tokens
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille auth check auth.toml
   reveille auth can billing notify acct/orders --auth auth.toml
   reveille auth token new billing --auth auth.toml --out billing.token")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum Verb {
     Check(Check),
     Can(Can),
-    Token(token::Args),
+    #[command(subcommand)]
+    Token(token::Verb),
 }
 
 /// The auth file of a verb, as typed.
@@ -42,12 +37,12 @@ struct AuthArgs {
 
 const VARIABLE: &str = "REVEILLE_AUTH";
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        match self.verb {
-            Verb::Check(args) => args.run(),
-            Verb::Can(args) => args.run(),
-            Verb::Token(args) => args.run().await,
+        match self {
+            Self::Check(args) => args.run(),
+            Self::Can(args) => args.run(),
+            Self::Token(args) => args.run().await,
         }
     }
 }

@@ -19,7 +19,7 @@ impl Args {
     pub(super) fn run(&self) -> anyhow::Result<Exit> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "reveille", &mut script);
-        output::text(&String::from_utf8(script)?)?;
+        output::write(script)?;
         Ok(Exit::OK)
     }
 }

@@ -37,24 +37,14 @@ use super::{
 /// The verbs work on all queues of a directory, whose file is DIR/queues.db. Its queues have the URLs
 /// `sqlite:DIR/queues.db?queue=NAME` for `queue` and `listen`. The table `[queues]` of the configuration
 /// file sets their limits, routes and aliases.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille courier serve /var/lib/queues
   reveille courier send /var/lib/queues reveille://berlin:7610/orders 'an order'
   reveille courier status /var/lib/queues")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Host the queues of a directory: exchange messages with other machines
-    #[command(after_help = serve::AFTER_HELP)]
+pub(super) enum Verb {
     Serve(Box<Serve>),
-    /// Send messages to a queue of this or another machine, in one transaction
-    #[command(after_help = send::AFTER_HELP)]
     Send(Send),
     /// Receive messages in one transaction: print them, then commit
     #[command(after_help = "\
@@ -73,8 +63,6 @@ queue. JSON has each body twice: `body` as text, or null if it is not UTF-8, and
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::positive::<usize>)]
         max: usize,
     },
-    /// Show where messages are: per queue and destination, or one message
-    #[command(after_help = status::AFTER_HELP)]
     Status(Status),
     /// List messages that were received, or handed over to other machines
     #[command(after_help = "\
@@ -90,11 +78,7 @@ next machine. The table [queues] of the configuration file sets how long history
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = values::positive::<usize>)]
         max: usize,
     },
-    /// List, show or delete messages that could not be delivered
-    #[command(after_help = dead::DEAD_HELP)]
     Dead(Dead),
-    /// Send dead letters again
-    #[command(after_help = dead::REQUEUE_HELP)]
     Requeue(Requeue),
     /// Forget the queue file of a machine that is gone for good, or whose a sender's file is
     #[command(after_help = "\
@@ -135,7 +119,7 @@ original may settle.")]
 
 /// The queues of a directory, and the output format.
 #[derive(Debug, clap::Args)]
-struct Dir {
+pub(super) struct Dir {
     /// The directory of the queues, or their file
     #[arg(value_name = "DIR")]
     place: PathBuf,
@@ -149,21 +133,19 @@ const BATCH: usize = 32;
 /// Long enough for a reader of stdout that is slow; after a crash the messages return this late.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        match self.verb {
+        match self {
             // Handles interrupts itself.
-            Verb::Serve(serve) => serve.run(settings).await,
+            Self::Serve(serve) => serve.run(settings).await,
             verb => program::until_interrupted(verb.call(settings)).await,
         }
     }
-}
 
-impl Verb {
     /// Runs a verb that may be dropped at any moment.
     async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
-            Self::Serve(_) => unreachable!("run by `Args::run`"),
+            Self::Serve(_) => unreachable!("run by `Verb::run`"),
             Self::Send(send) => return send.run(settings).await,
             Self::Receive { dir, queue, max } => {
                 let manager = dir.open(settings).await?;

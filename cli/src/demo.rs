@@ -18,10 +18,7 @@ use reveille::{Node, NodeConfig, duration::Span};
 use serde::Serialize;
 use serde_json::json;
 
-use self::{
-    figures::FleetFigures,
-    fleet::{Fleet, ITEMS, TRANSACTIONS},
-};
+use self::fleet::{Fleet, ITEMS, TRANSACTIONS};
 use super::{
     exit::Exit,
     output::{self, OutputArgs},
@@ -97,18 +94,18 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     ));
     let mut fleets = Vec::new();
     for (fleet, idle) in [(&woken, idle_woken), (&polling, idle_polling)] {
-        let outcome = fleet.work().await?;
+        let figures = fleet.work(idle).await?;
         done(format_args!(
             "the {} fleet has handled {TRANSACTIONS} transactions in {ITEMS} messages",
             fleet.way.name()
         ));
-        if let Some(after) = outcome.at_zero {
-            let after = Span(after);
+        if let Some(after) = figures.at_zero_after_ms {
+            let after = Span(Duration::from_secs_f64(after / 1e3));
             done(format_args!(
                 "it was back at 0 dequeue tasks {after} after the last put"
             ));
         }
-        fleets.push(FleetFigures::new(fleet.way, idle, outcome));
+        fleets.push(figures);
     }
     let figures = json!({ "transactions": TRANSACTIONS, "work_items": ITEMS, "fleets": fleets });
     let format = args.output.format;
@@ -116,7 +113,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     if args.console {
         loop {
             tokio::time::sleep(PAUSE).await;
-            woken.work().await?;
+            woken.work(0).await?;
             done(format_args!("a further batch was handled"));
         }
     }

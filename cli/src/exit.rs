@@ -49,14 +49,18 @@ impl Exit {
             }
             if let Some(error) = cause.downcast_ref::<clap::Error>() {
                 // Help that was asked for is no error.
-                return if error.use_stderr() {
-                    Self::USAGE
-                } else {
-                    Self::OK
-                };
+                let is_wrong = error.use_stderr();
+                return if is_wrong { Self::USAGE } else { Self::OK };
             }
             if let Some(error) = cause.downcast_ref::<reveille::Error>() {
-                return Self::of_kind(error.kind());
+                return match error.kind() {
+                    ErrorKind::Invalid => Self::USAGE,
+                    ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Busy => Self::NOT_FOUND,
+                    ErrorKind::Denied => Self::DENIED,
+                    ErrorKind::Unavailable => Self::UNREACHABLE,
+                    ErrorKind::Timeout => Self::TIMED_OUT,
+                    _ => Self::FAILURE,
+                };
             }
             if let Some(error) = cause.downcast_ref::<io::Error>() {
                 // The reader of stdout has closed the pipe: it needs no more output.
@@ -65,17 +69,6 @@ impl Exit {
             }
         }
         Self::FAILURE
-    }
-
-    pub(crate) fn of_kind(kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::Invalid => Self::USAGE,
-            ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Busy => Self::NOT_FOUND,
-            ErrorKind::Denied => Self::DENIED,
-            ErrorKind::Unavailable => Self::UNREACHABLE,
-            ErrorKind::Timeout => Self::TIMED_OUT,
-            _ => Self::FAILURE,
-        }
     }
 }
 

@@ -12,24 +12,18 @@ use super::{
     exit::Exit,
     output::{self, Format, time},
     program,
-    target::{Target, TargetArgs, WaitingArgs, note_unanswered},
+    target::{TargetArgs, WaitingArgs, note_unanswered},
     values,
 };
 
 /// Read durable flags
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille flag get go-live --check && echo set
   reveille flag list
   reveille flag watch go-live -o jsonl")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum Verb {
     /// Read one flag
     #[command(after_help = "\
 Example:
@@ -80,7 +74,7 @@ pub(super) struct FlagsArgs {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
-    target: TargetArgs,
+    pub(super) target: TargetArgs,
 }
 
 pub(super) const COLUMNS: &str = "flag set reason set_at expires_at set_by generation";
@@ -88,10 +82,10 @@ const WAITING: &str = "listener_id connected_for_ms acknowledged";
 /// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
 pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        match self.verb {
-            Verb::Get { flag, check, flags } => {
+        match self {
+            Self::Get { flag, check, flags } => {
                 let of_relay = async |client: &Client| {
                     let state = client.flags().get(&flag).await?;
                     let watchers = client.flags().watchers(&flag).await?;
@@ -112,7 +106,7 @@ impl Args {
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
-            Verb::List { prefix, flags } => {
+            Self::List { prefix, flags } => {
                 let of_relay = async |client: &Client| client.flags().list(&prefix).await;
                 let of_store = async |flags: StoreFlags| flags.list(&prefix).await;
                 let listed = flags.call(false, of_relay, of_store).await?;
@@ -120,7 +114,7 @@ impl Args {
                 flags.format().rows(COLUMNS, &rows)?;
                 Ok(Exit::OK)
             }
-            Verb::Watch { flag, target } => {
+            Self::Watch { flag, target } => {
                 let target = target.resolve();
                 let id = ListenerId::unique("flag-watch")?;
                 let mut watcher = target.client()?.watch_flag(flag, id);
@@ -144,10 +138,6 @@ impl FlagsArgs {
         self.target.relay.output.format
     }
 
-    pub(super) fn target(&self) -> Target {
-        self.target.resolve()
-    }
-
     /// Calls the relay or the store within --timeout. `creates`: a store's missing file is created.
     pub(super) async fn call<T>(
         &self,
@@ -155,7 +145,7 @@ impl FlagsArgs {
         of_relay: impl AsyncFnOnce(&Client) -> reveille::Result<T>,
         of_store: impl AsyncFnOnce(StoreFlags) -> reveille::Result<T>,
     ) -> anyhow::Result<T> {
-        let target = self.target();
+        let target = self.target.resolve();
         let Some(url) = &self.store else {
             let client = target.client()?;
             return Ok(target.within(of_relay(&client)).await?);

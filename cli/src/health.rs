@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{ErrorKind, duration};
+use reveille::duration;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -59,7 +59,8 @@ async fn wait(target: &Target) -> anyhow::Result<Exit> {
         let error: anyhow::Error = match target.within(client.not_ready()).await {
             Ok(None) => return Ok(Exit::OK),
             Ok(Some(reason)) => Failed(format!("not ready: {reason}")).into(),
-            Err(error) if is_final(error.kind()) => return Err(error.into()),
+            // The settings are wrong, or a server answers there that is no relay.
+            Err(error) if !error.is_retryable() => return Err(error.into()),
             Err(error) => error.into(),
         };
         let waited = began.elapsed();
@@ -71,12 +72,4 @@ async fn wait(target: &Target) -> anyhow::Result<Exit> {
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-/// The settings are wrong, or a server answers there that is no relay.
-fn is_final(kind: ErrorKind) -> bool {
-    !matches!(
-        kind,
-        ErrorKind::Unavailable | ErrorKind::Exhausted | ErrorKind::Busy
-    )
 }

@@ -18,18 +18,12 @@ use super::{
 };
 
 /// Take ids that are unique among all callers that share a store
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille ids next orders --store sqlite:shop.db
   reveille ids next orders --store az://ids --count 5")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum Verb {
     /// Print the next ids, one a line
     ///
     /// The command reserves ids in ranges, with one write to the store for each range. Unused ids
@@ -45,7 +39,7 @@ Example:
 }
 
 #[derive(Debug, clap::Args)]
-struct Next {
+pub(super) struct Next {
     /// The name of the id sequence; each name counts separately
     #[arg(value_parser = blob)]
     name: BlobName,
@@ -72,9 +66,9 @@ const MAX_COUNT: i64 = 10_000;
 /// An id fits a signed number of 64 bits.
 const MOST: u64 = i64::MAX as u64;
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        let Verb::Next(next) = self.verb;
+        let Self::Next(next) = self;
         next.run().await
     }
 }
@@ -93,7 +87,7 @@ impl Next {
         match self.output.format {
             Format::Table => {
                 let lines: String = taken.iter().map(|id| format!("{id}\n")).collect();
-                output::text(&lines)?;
+                output::write(lines)?;
             }
             format => {
                 let rows: Vec<_> = taken.iter().map(|id| json!({ "id": id })).collect();

@@ -28,18 +28,12 @@ use super::{
 };
 
 /// Let one process at a time run a command
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille lease run billing --store sqlite:/srv/shared.db -- ./bill
   reveille lease show billing --store sqlite:/srv/shared.db")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum Verb {
     Run(Run),
     Show(Show),
 }
@@ -62,7 +56,7 @@ second one kills it. Other processes of its group may run as long as that after 
 
 Ends with the exit code of the command (128 + N if signal N ended it), with 7 if the lease was lost, \
 and with 6 if the lease was not acquired within --timeout.")]
-struct Run {
+pub(super) struct Run {
     /// The name of the lease
     name: String,
     #[command(flatten)]
@@ -90,7 +84,7 @@ Example:
 AGE is the time since the lease was last acquired, renewed or released. A held lease that is older \
 than its duration has lost its holder: the next waiting process acquires it soon. Ends with 5 if the \
 lease was never held.")]
-struct Show {
+pub(super) struct Show {
     /// The name of the lease
     name: String,
     #[command(flatten)]
@@ -105,11 +99,11 @@ const LOG: &str = "error,reveille::coordination::lease=warn";
 /// The default grace period of Kubernetes.
 const MAX_GRACE: Duration = Duration::from_secs(30);
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        match self.verb {
-            Verb::Run(args) => args.run().await,
-            Verb::Show(args) => program::until_interrupted(args.run()).await,
+        match self {
+            Self::Run(args) => args.run().await,
+            Self::Show(args) => program::until_interrupted(args.run()).await,
         }
     }
 }

@@ -88,10 +88,12 @@ enum Verb {
     Subscribe(subscribe::Args),
     Listen(listen::Args),
     Scale(Box<scale::Args>),
-    Queue(queue::Args),
+    #[command(subcommand)]
+    Queue(queue::Verb),
     Unleash(unleash::Args),
     Leash(unleash::LeashArgs),
-    Flag(flag::Args),
+    #[command(subcommand)]
+    Flag(flag::Verb),
     Wait(wait::Args),
     Why(why::Args),
     Top(top::Args),
@@ -101,10 +103,14 @@ enum Verb {
     Relays(relays::Args),
     Health(health::Args),
     Drain(drain::Args),
-    Auth(auth::Args),
-    Courier(courier::Args),
-    Ids(ids::Args),
-    Lease(lease::Args),
+    #[command(subcommand)]
+    Auth(auth::Verb),
+    #[command(subcommand)]
+    Courier(courier::Verb),
+    #[command(subcommand)]
+    Ids(ids::Verb),
+    #[command(subcommand)]
+    Lease(lease::Verb),
     Sweep(sweep::Args),
     Demo(demo::DemoArgs),
     Completions(completions::Args),

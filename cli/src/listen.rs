@@ -157,7 +157,7 @@ impl Args {
             signal = interrupts.next() => EndCause::Signal(signal),
             () = until_empty(&listener), if self.until_empty => EndCause::Emptied,
         };
-        worker.stop();
+        worker.stopped.cancel();
         tracing::info!("stopping: waiting for commands; a second signal kills them");
         let stats = tokio::select! {
             stats = listener.shutdown() => stats,

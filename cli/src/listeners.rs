@@ -100,11 +100,7 @@ fn state_for(of: &ListenerInfo) -> String {
     } else {
         ""
     };
-    let why = if of.lost_for.is_some() {
-        " (no heartbeat)"
-    } else {
-        ""
-    };
+    let why = of.lost_for.map_or("", |_| " (no heartbeat)");
     format!("{role}{state}{}{why}", span.unwrap_or_default())
 }
 

@@ -69,8 +69,8 @@ impl Format {
         line: impl FnOnce() -> String,
     ) -> io::Result<()> {
         match self {
-            Self::Table => text(&(line() + "\n")),
-            Self::Json => text(&(serde_json::to_string_pretty(row)? + "\n")),
+            Self::Table => write(line() + "\n"),
+            Self::Json => write(serde_json::to_string_pretty(row)? + "\n"),
             Self::Jsonl => self.next(row, ""),
         }
     }
@@ -78,21 +78,16 @@ impl Format {
     /// Writes the next item of a stream: a line for people, or an object.
     pub(crate) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
         match self {
-            Self::Table => text(&format!("{line}\n")),
-            Self::Json | Self::Jsonl => text(&(serde_json::to_string(row)? + "\n")),
+            Self::Table => write(format!("{line}\n")),
+            Self::Json | Self::Jsonl => write(serde_json::to_string(row)? + "\n"),
         }
     }
 }
 
-/// Writes text to stdout, unchanged.
-pub(crate) fn text(text: &str) -> io::Result<()> {
-    bytes(text.as_bytes())
-}
-
 /// Writes bytes to stdout, unchanged.
-pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write(bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
+    out.write_all(bytes.as_ref())?;
     out.flush()
 }
 

@@ -16,24 +16,21 @@ pub(super) struct Args {
     name: Option<String>,
 }
 
-const FILES: [(&str, &str); 3] = [
-    (
-        "reveille/v1/relay.proto",
-        include_str!("../../proto/reveille/v1/relay.proto"),
-    ),
-    (
-        "reveille/v1/flags.proto",
-        include_str!("../../proto/reveille/v1/flags.proto"),
-    ),
-    (
-        "reveille/v1/admin.proto",
-        include_str!("../../proto/reveille/v1/admin.proto"),
-    ),
+macro_rules! files {
+    ($($path:literal),+) => {
+        [$(($path, include_str!(concat!("../../proto/", $path)))),+]
+    };
+}
+
+const FILES: [(&str, &str); 3] = files![
+    "reveille/v1/relay.proto",
+    "reveille/v1/flags.proto",
+    "reveille/v1/admin.proto"
 ];
 
 impl Args {
     pub(super) fn run(&self) -> anyhow::Result<Exit> {
-        output::text(&self.text()?)?;
+        output::write(self.text()?)?;
         Ok(Exit::OK)
     }
 

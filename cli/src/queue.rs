@@ -30,19 +30,13 @@ use super::{
 /// `?encoding=text`.
 ///
 /// Messages between machines are sent by `courier`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' hello --create --notify
   reveille queue get 'sqlite:jobs.db?queue=orders' --delete
   AZURE_STORAGE_CONNECTION_STRING=... reveille queue depth azure://acct/orders")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum Verb {
     /// Create a queue if it is missing
     #[command(after_help = "\
 Example:
@@ -110,7 +104,7 @@ Example:
 
 /// A queue's URL, and the output format.
 #[derive(Debug, clap::Args)]
-struct Named {
+pub(super) struct Named {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
@@ -118,18 +112,18 @@ struct Named {
     output: OutputArgs,
 }
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        let (output, row, line) = match self.verb {
-            Verb::Put(put) => return put.run().await,
-            Verb::Get(get) => return get.run().await,
-            Verb::Peek(peek) => return peek.run().await,
-            Verb::Move(messages) => return messages.run().await,
-            Verb::List { url, output } => {
+        let (output, row, line) = match self {
+            Self::Put(put) => return put.run().await,
+            Self::Get(get) => return get.run().await,
+            Self::Peek(peek) => return peek.run().await,
+            Self::Move(messages) => return messages.run().await,
+            Self::List { url, output } => {
                 output.format.rows("url depth", &list(&url).await?)?;
                 return Ok(Exit::OK);
             }
-            Verb::Create(Named { url, output }) => {
+            Self::Create(Named { url, output }) => {
                 let (queue, created) = create(&url).await?;
                 let address = queue.address().to_string();
                 let row = json!({ "queue": address, "created": created });
@@ -139,20 +133,20 @@ impl Args {
                 };
                 (output, row, line)
             }
-            Verb::Depth(Named { url, output }) => {
+            Self::Depth(Named { url, output }) => {
                 let queue = open(&url).await?;
                 let depth = queue.depth().await?;
                 let row = json!({ "queue": queue.address().to_string(), "depth": depth });
                 (output, row, depth.to_string())
             }
-            Verb::Purge(Named { url, output }) => {
+            Self::Purge(Named { url, output }) => {
                 let queue = open(&url).await?;
                 queue.purge().await?;
                 let address = queue.address().to_string();
                 let line = format!("deleted all messages of {address}");
                 (output, json!({ "queue": address }), line)
             }
-            Verb::Address(Named { url, output }) => {
+            Self::Address(Named { url, output }) => {
                 let address = queue::address(&url)?.to_string();
                 (output, json!({ "queue": address }), address)
             }

@@ -7,10 +7,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use clap::{Arg, Command};
@@ -19,7 +17,7 @@ use reveille::{
     courier::{Destination, QueueManagerConfig, Route},
     duration::Span,
 };
-use serde::{Deserialize, Deserializer, de};
+use serde::de;
 use toml::{Table, Value};
 
 use super::{credential, exit::Usage, output};
@@ -30,17 +28,6 @@ pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) savings: SavingsSettings,
     pub(super) queues: QueueSettings,
-}
-
-/// A value of the file that is parsed as on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text<T>(pub(super) T);
-
-impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(de::Error::custom)
-    }
 }
 
 /// Declares a table of the file: each key, its type, and the field of the configuration that it sets.
@@ -84,9 +71,9 @@ table! {
         max_flags: NonZeroUsize => max_flags,
         max_watched_flags: NonZeroUsize => max_watched_flags,
         max_streams: NonZeroUsize => limits.max_streams,
-        max_connection_age: Text<Span> => limits.max_connection_age,
-        forget_after: Text<Span> => relay.forget_after,
-        flag_refresh: Text<Span> => flag_refresh,
+        max_connection_age: Span => limits.max_connection_age,
+        forget_after: Span => relay.forget_after,
+        flag_refresh: Span => flag_refresh,
         reflection: bool => reflection,
     }
 }
@@ -94,7 +81,7 @@ table! {
 table! {
     /// The table `[serve.savings]`.
     struct SavingsSettings for RelayConfig {
-        assumed_poll: Text<Span> => assumed_poll,
+        assumed_poll: Span => assumed_poll,
         price_per_million: f64 => price_per_million,
         currency: String => currency,
     }
@@ -106,10 +93,10 @@ table! {
         account: String => account,
         max_outgoing: u64 => max_outgoing,
         max_queue: u64 => max_queue,
-        max_age: Text<Span> => max_age,
-        history_age: Text<Span> => history_age,
+        max_age: Span => max_age,
+        history_age: Span => history_age,
         history_rows: u64 => history_rows,
-        duplicate_window: Text<Span> => duplicate_window,
+        duplicate_window: Span => duplicate_window,
         names: Vec<String> => names,
         aliases: BTreeMap<String, Destination> => aliases,
         routes: Vec<Route> => routes,
@@ -138,12 +125,6 @@ pub(super) fn queue_file(place: &Path) -> Result<PathBuf, Error> {
             let message = format!("queues: there is no directory `{place}`: create it first");
             Err(Error::new(ErrorKind::NotFound, message))
         }
-    }
-}
-
-impl From<Text<Span>> for std::time::Duration {
-    fn from(Text(Span(span)): Text<Span>) -> Self {
-        span
     }
 }
 

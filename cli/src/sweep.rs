@@ -116,7 +116,7 @@ impl Args {
             return program::until_interrupted(ttl.run()).await;
         }
         if self.schema {
-            output::text(SCHEMA)?;
+            output::write(SCHEMA)?;
             return Ok(Exit::OK);
         }
         values::check_open("admin-listen", self.admin_listen, self.insecure)?;

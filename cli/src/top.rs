@@ -107,11 +107,8 @@ impl Args {
 impl Rates {
     fn between(before: &Stats, now: &Stats) -> Self {
         let epochs = |stats: &Stats| -> BTreeSet<String> {
-            stats
-                .relays
-                .iter()
-                .map(|relay| relay.epoch.clone())
-                .collect()
+            let relays = stats.relays.iter();
+            relays.map(|relay| relay.epoch.clone()).collect()
         };
         if epochs(before) != epochs(now) {
             // The counts of a relay that has started, or that answers again, are no difference.

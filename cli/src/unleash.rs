@@ -115,7 +115,7 @@ impl Args {
     }
 
     async fn run_expecting(&self, expected: u32) -> anyhow::Result<Exit> {
-        let target = self.flags.target();
+        let target = self.flags.target.resolve();
         let client = target.client()?;
         let until = Instant::now() + target.timeout.unwrap_or_default();
         let starting = async {

@@ -33,6 +33,14 @@ impl FromStr for Span {
     }
 }
 
+#[cfg(any(feature = "cloud", feature = "coordination", feature = "listener"))]
+impl<'de> serde::Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text: String = serde::Deserialize::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl From<Span> for Duration {
     fn from(span: Span) -> Self {
         span.0

@@ -7,28 +7,10 @@ use std::{
 
 use crate::base::clock::nanos;
 
-/// The bounds of all histograms, ascending.
-const BOUNDS: &[Duration] = &[
-    Duration::from_micros(50),
-    Duration::from_micros(100),
-    Duration::from_micros(250),
-    Duration::from_micros(500),
-    Duration::from_millis(1),
-    Duration::from_micros(2_500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_millis(2_500),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(600),
-    Duration::from_secs(3600),
+/// The bounds of all histograms in seconds, ascending.
+const BOUNDS: &[f64] = &[
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+    2.5, 5.0, 10.0, 60.0, 600.0, 3600.0,
 ];
 
 /// Counts durations in the buckets between the bounds, and in one bucket above them.
@@ -41,8 +23,8 @@ pub(crate) struct Histogram {
 /// A histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// The upper bounds of all buckets but the last.
-    pub(crate) bounds: &'static [Duration],
+    /// The upper bounds of all buckets but the last, in seconds.
+    pub(crate) bounds: &'static [f64],
     /// The count of each bucket alone (not cumulative).
     pub(crate) counts: Vec<u64>,
     pub(crate) sum: Duration,
@@ -51,7 +33,7 @@ pub(crate) struct HistogramSnapshot {
 impl Histogram {
     /// Counts one duration.
     pub(crate) fn observe(&self, duration: Duration) {
-        let at = BOUNDS.partition_point(|bound| *bound < duration);
+        let at = BOUNDS.partition_point(|bound| *bound < duration.as_secs_f64());
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.sum_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
     }

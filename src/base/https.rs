@@ -9,7 +9,10 @@ use reqwest::{Client, redirect::Policy};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_platform_verifier::BuilderVerifierExt;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base::network::is_loopback,
+    error::{Error, ErrorKind, Result},
+};
 
 /// The limit for connecting; the rest of a request's time is for its answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,17 +81,9 @@ fn tls(secure: bool) -> Result<ClientConfig> {
 impl Target {
     /// Returns the target of a URL.
     pub(crate) fn of(url: &reqwest::Url) -> Self {
-        let loopback = match url.host_str() {
-            Some("localhost") => true,
-            Some(host) => host
-                .trim_matches(['[', ']'])
-                .parse()
-                .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
-            None => false,
-        };
         Self {
             secure: url.scheme() == "https",
-            loopback,
+            loopback: url.host_str().is_some_and(is_loopback),
         }
     }
 }

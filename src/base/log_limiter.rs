@@ -54,6 +54,13 @@ impl<const KINDS: usize> LimitedCounts<KINDS> {
     }
 }
 
+/// One line a second of each kind.
+impl<const KINDS: usize> Default for LimitedCounts<KINDS> {
+    fn default() -> Self {
+        Self::new(Duration::from_secs(1))
+    }
+}
+
 impl<const KINDS: usize> LogLimiter<KINDS> {
     /// Creates a limiter that allows one line per kind in each period `every`.
     pub(crate) const fn new(every: Duration) -> Self {

@@ -1,6 +1,12 @@
-//! The networks of peers.
+//! The networks of peers, and this machine.
 
 use std::net::{IpAddr, Ipv6Addr};
+
+/// Returns whether the host of a URL is this machine.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
 
 /// Returns the unit in which peers are counted: the IPv4 address, or the IPv6 /64 network, as one
 /// machine may use a whole /64.

@@ -16,6 +16,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use coop::{Work, poll_budget, spend, spend_and_yield};
 pub(crate) use group::TaskGroup;
 
+use crate::error::{Error, ErrorKind, Result};
+
 /// Owns tasks: they end when it is dropped or shut down.
 #[derive(Debug)]
 pub(crate) struct Scope {
@@ -121,19 +123,20 @@ impl Drop for Scope {
     }
 }
 
-/// Runs CPU-intensive work on a blocking thread; `None` if the runtime ends first.
+/// Runs CPU-intensive work on a blocking thread.
+///
+/// # Errors
+/// [`ErrorKind::Closed`] if the runtime ends first.
 #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let ended = match tokio::task::spawn_blocking(work).await {
-        Ok(value) => return Some(value),
-        Err(ended) => ended,
-    };
-    if let Ok(panic) = ended.try_into_panic() {
-        std::panic::resume_unwind(panic);
-    }
-    None
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|ended| {
+        if let Ok(panic) = ended.try_into_panic() {
+            std::panic::resume_unwind(panic);
+        }
+        Error::new(ErrorKind::Closed, "the runtime has ended")
+    })
 }
 
 #[cfg(test)]

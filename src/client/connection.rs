@@ -12,7 +12,7 @@ use super::{
     credential::RelayChannel, pool::Lease, relays::Relays,
 };
 use crate::{
-    base::{causes::causes, clock::Clock},
+    base::causes::causes,
     client::session::{ReconnectConfig, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{FlagName, ListenerId, SubscribeOptions},
@@ -40,15 +40,12 @@ pub(super) type AdminClient = proto::admin_client::AdminClient<RelayChannel>;
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Client {
-    inner: Arc<ClientInner>,
-}
+pub struct Client(pub(super) Arc<ClientInner>);
 
 #[derive(Debug)]
-struct ClientInner {
-    config: ClientConfig,
-    clock: Clock,
-    relays: Relays,
+pub(super) struct ClientInner {
+    pub(super) config: ClientConfig,
+    pub(super) relays: Relays,
 }
 
 impl Client {
@@ -68,19 +65,13 @@ impl Client {
     /// As [`Client::new`], and [`ErrorKind::Invalid`] if a file of [`ClientConfig::tls`] does not fit,
     /// or the credential would be sent in plain text.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
-        let inner = ClientInner {
-            relays: Relays::new(url, &config)?,
-            config,
-            clock: Clock::new(),
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let relays = Relays::new(url, &config)?;
+        Ok(Self(Arc::new(ClientInner { config, relays })))
     }
 
     /// Returns the URL of the relay in use.
     pub fn url(&self) -> &str {
-        self.inner.relays.url()
+        self.0.relays.url()
     }
 
     /// Returns a publisher; its wake-ups carry `name`.
@@ -106,7 +97,7 @@ impl Client {
 
     /// Returns the calls on durable flags.
     pub fn flags(&self) -> Flags {
-        Flags::new(self)
+        Flags(self.clone())
     }
 
     /// Returns a watch of a flag: its states, starting with the current one.
@@ -118,21 +109,9 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    pub(super) fn clock(&self) -> Clock {
-        self.inner.clock
-    }
-
-    pub(super) fn config(&self) -> &ClientConfig {
-        &self.inner.config
-    }
-
     pub(super) fn reconnect_config(&self) -> ReconnectConfig {
-        let others = self.inner.relays.others();
-        self.inner.config.reconnect(others)
-    }
-
-    pub(super) fn relay_list(&self) -> &Relays {
-        &self.inner.relays
+        let others = self.0.relays.others();
+        self.0.config.reconnect(others)
     }
 
     /// Runs one call. A request that was not sent, because the relay cannot be reached, goes to each
@@ -161,7 +140,7 @@ impl Client {
         call: impl AsyncFn(RelayChannel, R) -> Result<tonic::Response<T>, tonic::Status>,
         repeats: bool,
     ) -> Result<T> {
-        let relays = &self.inner.relays;
+        let relays = &self.0.relays;
         if repeats {
             self.resolve().await;
         }
@@ -169,7 +148,7 @@ impl Client {
             let connection = relays.call_connection();
             let within = match repeats {
                 true => self.answer_timeout(),
-                false => self.inner.config.request_timeout,
+                false => self.0.config.request_timeout,
             };
             let answer = call(connection.channel(), request.clone());
             let (error, is_unsent) = match self.answered(&connection, within, answer).await {
@@ -191,33 +170,23 @@ impl Client {
 
     /// Resolves the name of the relay in use, within its part of the request time-out.
     pub(super) async fn resolve(&self) {
-        let resolved = self.inner.relays.resolve();
+        let resolved = self.0.relays.resolve();
         let _ = tokio::time::timeout(self.answer_timeout(), resolved).await;
     }
 
     /// Returns the time in which a relay must answer a request that another one takes as well.
     pub(super) fn answer_timeout(&self) -> Duration {
-        let timeout = self.inner.config.request_timeout;
-        match self.inner.relays.others() {
+        let timeout = self.0.config.request_timeout;
+        match self.0.relays.others() {
             0 => timeout,
             _ => timeout.min(TIME_WITH_OTHERS),
         }
     }
 
-    /// Runs a call about a stream on this connection within the request time-out. Without an answer
-    /// it retires the connection, which may be dead: the PING would detect that only after half a
-    /// minute. The client does not leave the relay for it: that is up to the stream.
+    /// Runs a call about a stream on this connection within this time. Without an answer it retires the
+    /// connection, which may be dead: the PING would detect that only after half a minute. The client does
+    /// not leave the relay for it: that is up to the stream.
     pub(super) async fn call_on<T>(
-        &self,
-        connection: &Lease,
-        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    ) -> Result<T> {
-        let within = self.inner.config.request_timeout;
-        self.call_within(connection, within, call).await
-    }
-
-    /// Does the same within this time.
-    pub(super) async fn call_within<T>(
         &self,
         connection: &Lease,
         within: Duration,
@@ -234,7 +203,7 @@ impl Client {
         within: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, (Error, bool)> {
-        let url = self.inner.relays.url_of(connection);
+        let url = self.0.relays.url_of(connection);
         match tokio::time::timeout(within, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => {

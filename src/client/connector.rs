@@ -15,19 +15,26 @@ use tower::ServiceExt as _;
 #[cfg(feature = "tls")]
 use super::secure::SecureConnector;
 use super::{ClientTls, resolver::Resolver};
-use crate::error::{Error, Result};
+use crate::{
+    base::network::is_loopback,
+    error::{Error, Result},
+};
 
 /// How the connections to a server are opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Connector {
     /// The limit of an attempt: the name, TCP and TLS.
     timeout: Duration,
-    is_secure: bool,
     /// The addresses of the server's name.
     pub(super) resolver: Resolver,
-    #[cfg(feature = "tls")]
+    /// `None`: plain text.
     tls: Option<SecureConnector>,
 }
+
+/// No value: a build without the feature `tls` refuses `https://`.
+#[cfg(not(feature = "tls"))]
+#[derive(Debug, Clone)]
+enum SecureConnector {}
 
 impl Connector {
     /// Returns the endpoint of a URL, `http://HOST:PORT` or `https://HOST:PORT`, and its connector,
@@ -52,45 +59,23 @@ impl Connector {
                         certificate";
             return Err(Error::invalid("relay", rule));
         }
-        match (uri.scheme_str(), uri.authority()) {
-            (Some("http"), Some(_)) => Ok((endpoint, Self::plain(timeout))),
+        let (endpoint, tls) = match (uri.scheme_str(), uri.authority()) {
+            (Some("http"), Some(_)) => (endpoint, None),
             (Some("https"), Some(authority)) => {
                 let named = authority.as_str();
                 // RFC 9110, section 4.2.2.
-                let port = if authority.port().is_some() {
-                    ""
-                } else {
-                    ":443"
-                };
+                let port = authority.port().map_or(":443", |_| "");
                 let endpoint = secure(named, &format!("{named}{port}")).ok_or_else(refuse)?;
-                Ok((endpoint, Self::plain(timeout).with_tls(tls)?))
+                (endpoint, Some(SecureConnector::new(tls)?))
             }
-            _ => Err(refuse()),
-        }
-    }
-
-    /// Returns a connector in plain text.
-    fn plain(timeout: Duration) -> Self {
-        Self {
+            _ => return Err(refuse()),
+        };
+        let connector = Self {
             timeout,
-            is_secure: false,
             resolver: Resolver::new(),
-            #[cfg(feature = "tls")]
-            tls: None,
-        }
-    }
-
-    #[cfg(feature = "tls")]
-    fn with_tls(mut self, tls: &ClientTls) -> Result<Self> {
-        self.is_secure = true;
-        self.tls = Some(SecureConnector::new(tls.clone())?);
-        Ok(self)
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn with_tls(self, _: &ClientTls) -> Result<Self> {
-        let rule = "asks for TLS, which needs the feature `tls` of reveille";
-        Err(Error::invalid("relay", rule))
+            tls,
+        };
+        Ok((endpoint, connector))
     }
 
     /// Checks that a credential does not go over an untrusted network in plain text.
@@ -99,12 +84,7 @@ impl Connector {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for plain text to another machine.
     pub(crate) fn check_credential(&self, url: &str, endpoint: &Endpoint) -> Result<()> {
         let host = endpoint.uri().host().unwrap_or_default();
-        let bare = host.trim_matches(['[', ']']);
-        let is_loopback = bare == "localhost"
-            || bare
-                .parse()
-                .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-        if is_loopback || self.is_secure {
+        if is_loopback(host) || self.tls.is_some() {
             return Ok(());
         }
         let rule = format_args!(
@@ -167,6 +147,14 @@ impl Connector {
                 let connected = tokio::time::timeout(timeout, connecting).await;
                 connected.map_err(|_| "no connection in time")?
             })
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+impl SecureConnector {
+    fn new(_: &ClientTls) -> Result<Self> {
+        let rule = "asks for TLS, which needs the feature `tls` of reveille";
+        Err(Error::invalid("relay", rule))
     }
 }
 

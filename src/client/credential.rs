@@ -1,23 +1,16 @@
 //! What a client shows with each request, so that the relay knows who it is, and the channel that
 //! adds it.
 
-use std::{
-    fmt,
-    path::PathBuf,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use tonic::{
+    Status,
     body::Body,
-    codegen::{
-        Service,
-        http::{HeaderValue, Request, Response, header::AUTHORIZATION},
-    },
+    codegen::http::{HeaderValue, Request, Response, header::AUTHORIZATION},
     transport::Channel,
 };
+use tower::{ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use crate::{
     base::{secret::Secret, task::blocking},
@@ -41,6 +34,9 @@ enum Source {
     File(PathBuf),
     Callback(Callback),
 }
+
+/// A channel that adds a credential to each request. Cheap to clone.
+pub(crate) type RelayChannel = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
 
 const SCHEME: &str = "Bearer ";
 
@@ -71,6 +67,21 @@ impl Credential {
         matches!(self.0, Source::None)
     }
 
+    /// Returns a channel that adds the credential to each request.
+    pub(crate) fn over(self, channel: Channel) -> RelayChannel {
+        BoxCloneSyncService::new(service_fn(move |mut request: Request<Body>| {
+            let (channel, credential) = (channel.clone(), self.clone());
+            async move {
+                if !credential.is_none() {
+                    let header = credential.header().await.map_err(to_status)?;
+                    request.headers_mut().insert(AUTHORIZATION, header);
+                }
+                let answer = channel.oneshot(request).await;
+                answer.map_err(|error| Status::from_error(error.into()))
+            }
+        }))
+    }
+
     /// Returns the value of the header `authorization`.
     ///
     /// # Errors
@@ -82,8 +93,7 @@ impl Credential {
             Source::Text(text) => text.reveal().to_owned(),
             Source::File(path) => {
                 let (path, shown) = (path.clone(), path.display());
-                let read = blocking(move || std::fs::read_to_string(path)).await;
-                let read = read.ok_or_else(|| unusable("the runtime ends"))?;
+                let read = blocking(move || std::fs::read_to_string(path)).await?;
                 let text = read
                     .map_err(|error| absent(format_args!("`{shown}` cannot be read: {error}")))?;
                 if bare(&text).is_empty() {
@@ -94,7 +104,14 @@ impl Credential {
             }
             Source::Callback(callback) => callback().await?,
         };
-        header(&text)
+        let text = bare(&text);
+        if text.is_empty() {
+            return Err(unusable("it is empty"));
+        }
+        let mut value = HeaderValue::from_str(&format!("Bearer {text}"))
+            .map_err(|_| unusable("it has characters that a header cannot have"))?;
+        value.set_sensitive(true);
+        Ok(value)
     }
 }
 
@@ -108,17 +125,6 @@ impl fmt::Debug for Credential {
             Source::Callback(_) => f.write_str("(callback)"),
         }
     }
-}
-
-fn header(text: &str) -> Result<HeaderValue> {
-    let text = bare(text);
-    if text.is_empty() {
-        return Err(unusable("it is empty"));
-    }
-    let mut value = HeaderValue::from_str(&format!("Bearer {text}"))
-        .map_err(|_| unusable("it has characters that a header cannot have"))?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 /// Returns the credential without white space, the mark that Windows puts before UTF-8, and the scheme
@@ -138,50 +144,6 @@ fn absent(rule: impl fmt::Display) -> Error {
 
 fn unusable(rule: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Denied, format!("credential: {rule}"))
-}
-
-/// A channel that adds the credential to each request. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct RelayChannel {
-    channel: Channel,
-    credential: Credential,
-}
-
-/// The error of a channel; a `Status` if the request was not sent.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-impl RelayChannel {
-    pub(crate) fn new(channel: Channel, credential: Credential) -> Self {
-        Self {
-            channel,
-            credential,
-        }
-    }
-}
-
-impl Service<Request<Body>> for RelayChannel {
-    type Response = Response<Body>;
-    type Error = Failure;
-    type Future =
-        Pin<Box<dyn Future<Output = std::result::Result<Response<Body>, Failure>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<std::result::Result<(), Failure>> {
-        self.channel.poll_ready(cx).map_err(Failure::from)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // The clone takes the place of the channel that `poll_ready` has prepared.
-        let ready = self.channel.clone();
-        let mut channel = std::mem::replace(&mut self.channel, ready);
-        let credential = self.credential.clone();
-        Box::pin(async move {
-            if !credential.is_none() {
-                let header = credential.header().await.map_err(to_status)?;
-                request.headers_mut().insert(AUTHORIZATION, header);
-            }
-            channel.call(request).await.map_err(Failure::from)
-        })
-    }
 }
 
 #[cfg(test)]

@@ -29,9 +29,7 @@ use crate::{
 
 /// The calls on durable flags.
 #[derive(Debug, Clone)]
-pub struct Flags {
-    client: Client,
-}
+pub struct Flags(pub(super) Client);
 
 /// The result of an unleash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,12 +41,6 @@ pub struct Unleashed {
 }
 
 impl Flags {
-    pub(super) fn new(client: &Client) -> Self {
-        Self {
-            client: client.clone(),
-        }
-    }
-
     /// Sets a flag durably and notifies all of its watchers. A flag that is already set keeps its
     /// generation, and the values that the options leave out.
     ///
@@ -65,7 +57,7 @@ impl Flags {
             reason: options.reason.clone(),
         };
         let call = async |channel, request| FlagsClient::new(channel).unleash(request).await;
-        let response = self.client.call(request, call).await?;
+        let response = self.0.call(request, call).await?;
         Ok(Unleashed {
             flag: flag_from_wire(response.flag)?,
             watchers: response.watchers,
@@ -94,7 +86,7 @@ impl Flags {
             reason: options.reason.clone(),
         };
         let call = async |channel, request| FlagsClient::new(channel).leash(request).await;
-        flag_from_wire(self.client.call(request, call).await?.flag)
+        flag_from_wire(self.0.call(request, call).await?.flag)
     }
 
     /// Reads a flag. An unknown flag is not set.
@@ -106,7 +98,7 @@ impl Flags {
             flag: flag.to_string(),
         };
         let call = async |channel, request| FlagsClient::new(channel).get_flag(request).await;
-        flag_from_wire(self.client.read(request, call).await?.flag)
+        flag_from_wire(self.0.read(request, call).await?.flag)
     }
 
     /// Lists the set flags whose names begin with `prefix`, by name; reads all pages.
@@ -121,7 +113,7 @@ impl Flags {
                 page_token,
             };
             let call = async |channel, request| FlagsClient::new(channel).list_flags(request).await;
-            let page = self.client.read(request, call).await?;
+            let page = self.0.read(request, call).await?;
             Ok((page.flags, Vec::new(), page.next_page_token))
         };
         let listed = all_pages(fetch).await?.entries.into_iter();
@@ -143,7 +135,7 @@ impl Flags {
             let call = async |channel, request| {
                 FlagsClient::new(channel).list_flag_watchers(request).await
             };
-            let page = self.client.read(request, call).await?;
+            let page = self.0.read(request, call).await?;
             Ok((page.watchers, page.unanswered_relays, page.next_page_token))
         };
         all_pages(fetch).await
@@ -275,7 +267,9 @@ impl FlagWatch for FlagWatcher {
         };
         let connection = self.0.call_connection();
         let mut flags = FlagsClient::new(connection.channel());
-        let answer = self.0.client.call_on(&connection, flags.ack_flag(request));
+        let client = &self.0.client;
+        let within = client.0.config.request_timeout;
+        let answer = client.call_on(&connection, within, flags.ack_flag(request));
         answer.await.map(|_| ())
     }
 }

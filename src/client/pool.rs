@@ -121,7 +121,7 @@ impl Pool {
         let endpoint = opener.endpoint.clone().executor(parts);
         let channel = opener.connector.connect_lazy(&endpoint);
         Connection {
-            channel: RelayChannel::new(channel, opener.credential.clone()),
+            channel: opener.credential.clone().over(channel),
             turn: opener.connector.resolver.turn(),
             leases: AtomicUsize::new(0),
             retired: AtomicBool::new(false),

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -85,7 +85,7 @@ type Requests = mpsc::Sender<NotifyRequest>;
 
 impl Publisher {
     pub(super) fn start(client: &Client, options: PublisherOptions) -> Self {
-        let config = options.session(client.config().request_timeout);
+        let config = options.session(client.0.config.request_timeout);
         let pipeline = config.pipeline;
         let state = PublisherState {
             session: PublisherSession::new(config),
@@ -99,7 +99,7 @@ impl Publisher {
             name: options.name.into(),
             deadline: options.deadline,
             pipeline,
-            clock: client.clock(),
+            clock: Clock::new(),
             state: Mutex::new(state),
             task_signal: Signal::new(),
         });
@@ -170,7 +170,7 @@ impl Publisher {
         let (answer, answered) = oneshot::channel();
         let now = inner.clock.now();
         let (id, signals_task) = {
-            let mut state = inner.lock();
+            let mut state = lock(&inner.state);
             let deadline = now + inner.deadline;
             let id = state.session.notify(notifications, deadline, now)?;
             state.callers.insert(id, answer);
@@ -189,12 +189,12 @@ impl Publisher {
 
     /// Returns the number of entries that are not acknowledged yet.
     pub fn pending(&self) -> usize {
-        self.inner.lock().session.pending()
+        lock(&self.inner.state).session.pending()
     }
 
     /// Returns why the newest attempt to notify failed; `None` once one was acknowledged.
     pub fn failure(&self) -> Option<Error> {
-        self.inner.lock().session.failure().cloned()
+        lock(&self.inner.state).session.failure().cloned()
     }
 }
 
@@ -206,14 +206,10 @@ impl Notifier for Publisher {
 }
 
 impl PublisherInner {
-    fn lock(&self) -> MutexGuard<'_, PublisherState> {
-        lock(&self.state)
-    }
-
     /// Sends due requests, delivers results, and returns when to call it again.
     fn pump(&self) -> PumpOutcome {
         let now = self.clock.now();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let overdue = state.session.elapsed(now);
         if !overdue {
             state.send(&self.name, now);
@@ -238,8 +234,8 @@ impl PublisherInner {
 
     /// The stream has ended. `has_left`: the client has left the relay, if it knows others.
     fn broken(&self, error: &Error, has_left: bool) {
-        let (now, others) = (self.clock.now(), self.client.relay_list().others());
-        let mut state = self.lock();
+        let (now, others) = (self.clock.now(), self.client.0.relays.others());
+        let mut state = lock(&self.state);
         let PublisherState { session, rng, .. } = &mut *state;
         session.broken(error, now, rng);
         if has_left {
@@ -252,11 +248,11 @@ impl PublisherInner {
     /// Returns the time in which the relay must answer. It is shorter while another relay may be
     /// well; where none was, the network may be slow.
     fn answer_timeout(&self) -> Duration {
-        let others = self.client.relay_list().others();
-        if self.lock().session.has_relay_to_try(others) {
+        let others = self.client.0.relays.others();
+        if lock(&self.state).session.has_relay_to_try(others) {
             self.client.answer_timeout()
         } else {
-            self.client.config().request_timeout
+            self.client.0.config.request_timeout
         }
     }
 
@@ -271,7 +267,7 @@ impl PublisherInner {
         let failure = errors.find(|error| error.kind() == ErrorKind::Unavailable);
         let failure = failure.cloned();
         let now = self.clock.now();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let PublisherState { session, rng, .. } = &mut *state;
         session.answered(answer, now, rng);
         state.deliver_results();
@@ -302,7 +298,7 @@ impl PublisherState {
             && let Some(notifications) = self.session.request(now)
         {
             let request = NotifyRequest::new(Arc::clone(name), notifications);
-            room.send(request.with_counted(&self.session.counted()));
+            room.send(request.with_counted(self.session.counted()));
         }
     }
 
@@ -319,7 +315,7 @@ impl PublisherState {
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        let mut state = self.inner.lock();
+        let mut state = lock(&self.inner.state);
         if state.callers.remove(&self.id).is_some() {
             state.session.abandon(self.id);
         }
@@ -359,7 +355,7 @@ async fn run(inner: Arc<PublisherInner>) {
             _ => leaves_relay(Some(error)),
         });
         if has_left {
-            inner.client.relay_list().leave(&connection);
+            inner.client.0.relays.leave(&connection);
         }
         drop(connection);
         let ended = || Error::new(ErrorKind::Unavailable, "the relay ended the stream");
@@ -374,7 +370,7 @@ async fn run(inner: Arc<PublisherInner>) {
 async fn back_off(inner: &PublisherInner) {
     loop {
         let outcome = inner.pump();
-        let retry_at = inner.lock().session.retry_at();
+        let retry_at = lock(&inner.state).session.retry_at();
         if retry_at <= inner.clock.now() {
             return;
         }
@@ -389,11 +385,11 @@ async fn open(inner: &PublisherInner) -> (Result<Streaming<proto::NotifyResponse
     let opening = async {
         // The number of relays must be known: another one may be well.
         inner.client.resolve().await;
-        let connection = inner.client.relay_list().call_connection();
+        let connection = inner.client.0.relays.call_connection();
         let within = inner.answer_timeout();
         let mut relay = RelayClient::new(connection.channel());
         let call = relay.notify_stream(ReceiverStream::new(outbound));
-        let answers = inner.client.call_within(&connection, within, call).await;
+        let answers = inner.client.call_on(&connection, within, call).await;
         (answers, connection, within)
     };
     tokio::pin!(opening);
@@ -405,7 +401,7 @@ async fn open(inner: &PublisherInner) -> (Result<Streaming<proto::NotifyResponse
         }
     };
     if answers.is_ok() {
-        let mut state = inner.lock();
+        let mut state = lock(&inner.state);
         state.requests = Some(requests);
         state.session.set_answer_timeout(within);
     }
@@ -436,7 +432,7 @@ async fn serve(
             answer = answers.message() => match answer {
                 Ok(Some(answer)) => {
                     let failure = inner.answered(answer);
-                    let others = inner.client.relay_list().others();
+                    let others = inner.client.0.relays.others();
                     if failure.is_some() && others > 0 {
                         return failure;
                     }

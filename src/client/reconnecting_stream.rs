@@ -23,7 +23,7 @@ use super::{
     pool::Lease,
 };
 use crate::{
-    base::clock::{Tick, Timer},
+    base::clock::{Clock, Tick, Timer},
     client::session::{Reconnect, ReconnectStep},
     error::{Error, Result},
     types::{ConnectionState, LinkState, ListenerId},
@@ -75,7 +75,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             protocol,
             stream: None,
             connection: None,
-            timer: Timer::new(client.clock()),
+            timer: Timer::new(Clock::new()),
             link: watch::Sender::new(LinkState::default()),
             listener,
             rng: fastrand::Rng::new(),
@@ -176,7 +176,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
             Ok(None) => None,
             Err(status) => {
                 tracing::debug!(%status, "stream broken");
-                let relays = self.client.relay_list();
+                let relays = &self.client.0.relays;
                 let url = match &self.connection {
                     Some(connection) => relays.url_of(connection),
                     None => relays.url(),
@@ -194,7 +194,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
 
     /// The attempt may have resolved a name.
     fn count_relays(&mut self) {
-        let others = self.client.relay_list().others();
+        let others = self.client.0.relays.others();
         self.protocol.reconnect().set_others(others);
     }
 
@@ -211,8 +211,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     fn open(&mut self) {
         self.connection.take_if(|one| one.is_retired());
         let connection = &mut self.connection;
-        let connection =
-            connection.get_or_insert_with(|| self.client.relay_list().stream_connection());
+        let connection = connection.get_or_insert_with(|| self.client.0.relays.stream_connection());
         let opening = self.protocol.open(connection.channel()).map_ok(|response| {
             let opened = stream::once(ready(Ok(None)));
             opened.chain(response.into_inner().map_ok(Some))
@@ -224,13 +223,13 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
     fn leave_relay(&mut self) {
         self.stream = None;
         if let Some(connection) = self.connection.take() {
-            self.client.relay_list().leave(&connection);
+            self.client.0.relays.leave(&connection);
         }
     }
 
     /// Returns a connection for calls about the stream: only its relay knows it.
     pub(super) fn call_connection(&self) -> Lease {
-        let relays = self.client.relay_list();
+        let relays = &self.client.0.relays;
         match &self.connection {
             Some(connection) => relays.call_connection_to(connection.relay()),
             None => relays.call_connection(),

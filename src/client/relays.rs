@@ -113,7 +113,8 @@ impl Relays {
             }
             // New connections begin at the address of the new turn.
             relay.retire_connections();
-            if !relay.resolver.is_at_first() {
+            // Not all addresses have been left since the first one.
+            if !relay.resolver.turn().is_multiple_of(relay.resolver.count()) {
                 tracing::info!(relay = relay.url, "using another address of this name");
                 return;
             }

@@ -78,11 +78,6 @@ impl Resolver {
         exchanged.is_ok()
     }
 
-    /// Returns whether all addresses have been left since the first one.
-    pub(super) fn is_at_first(&self) -> bool {
-        self.turn().is_multiple_of(self.count())
-    }
-
     async fn resolve(self, name: String) -> io::Result<vec::IntoIter<SocketAddr>> {
         let found = look_up(&name).await?;
         Ok(self.order(found).into_iter())

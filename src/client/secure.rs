@@ -12,6 +12,7 @@ use super::{ClientTls, resolver::Resolver};
 use crate::{
     base::{
         task::blocking,
+        text::opaque_debug,
         tls_files::{ClientFiles, RenewedConfig},
     },
     error::Result,
@@ -35,8 +36,9 @@ impl SecureConnector {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the file that cannot be read or does
     /// not fit.
-    pub(super) fn new(files: ClientTls) -> Result<Self> {
-        let config = RenewedConfig::new(read(&files)?)?;
+    pub(super) fn new(files: &ClientTls) -> Result<Self> {
+        let config = RenewedConfig::new(read(files)?)?;
+        let files = files.clone();
         Ok(Self(Arc::new(Tls { files, config })))
     }
 
@@ -60,8 +62,8 @@ async fn connect(
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let name = ServerName::try_from(host.to_owned()).map_err(failed)?;
     let stream = tcp.call(uri).await.map_err(io::Error::other)?;
-    let config = blocking(move || tls.config()).await;
-    let connector = TlsConnector::from(config.ok_or_else(|| failed("the runtime ends"))?);
+    let config = blocking(move || tls.config()).await.map_err(failed)?;
+    let connector = TlsConnector::from(config);
     let stream = connector
         .connect(name, stream.into_inner())
         .await
@@ -85,12 +87,8 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Tls {
-    /// Without the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tls").field(&self.files).finish()
-    }
-}
+// Without the key.
+opaque_debug!(Tls: files);
 
 fn read(files: &ClientTls) -> Result<ClientFiles> {
     let identity = files.identity.as_ref();

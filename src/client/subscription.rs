@@ -144,7 +144,8 @@ impl WakeStream for Subscription {
         let (client, connection) = (self.0.client.clone(), self.0.call_connection());
         Box::pin(async move {
             let mut relay = RelayClient::new(connection.channel());
-            let answer = client.call_on(&connection, relay.report(request));
+            let within = client.0.config.request_timeout;
+            let answer = client.call_on(&connection, within, relay.report(request));
             answer.await.map(|_| ())
         })
     }

@@ -11,7 +11,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::prometheus::encode_metric;
+use super::prometheus::{encode_metric, metric_table};
 
 /// A metric of the process: its name, its help text, its value.
 type Figure = (&'static str, &'static str, f64);
@@ -35,7 +35,7 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
 }
 
 /// Reads the seconds of the processor and the gauges from `/proc/self`; `None` on other systems.
-fn read() -> Option<(f64, [Figure; 5])> {
+fn read() -> Option<(f64, Vec<Figure>)> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The boot time, from which a process's start is counted.
     let system = fs::read_to_string("/proc/stat").ok()?;
@@ -47,33 +47,20 @@ fn read() -> Option<(f64, [Figure; 5])> {
 }
 
 /// Parses a line of `/proc/PID/stat`: see proc_pid_stat(5).
-fn parse(stat: &str, booted_at: f64, open_files: usize) -> Option<(f64, [Figure; 5])> {
+fn parse(stat: &str, booted_at: f64, open_files: usize) -> Option<(f64, Vec<Figure>)> {
     // The name, in parentheses, may contain any character; the state follows it as field 3.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let ticks = clock_ticks_per_second() as f64;
-    let started_at = booted_at + field(22)? / ticks;
-    let resident = field(24)? * page_size() as f64;
-    let gauges = [
-        (
-            "process_resident_memory_bytes",
-            "Resident memory in bytes",
-            resident,
-        ),
-        (
-            "process_virtual_memory_bytes",
-            "Virtual memory in bytes",
-            field(23)?,
-        ),
-        (
-            "process_start_time_seconds",
-            "When the process started, in seconds since 1970",
-            started_at,
-        ),
-        ("process_open_fds", "Open files", open_files as f64),
-        ("process_threads", "Threads", field(20)?),
-    ];
+    let gauges = metric_table! {
+        process_resident_memory_bytes = field(24)? * page_size() as f64, "Resident memory in bytes";
+        process_virtual_memory_bytes = field(23)?, "Virtual memory in bytes";
+        process_start_time_seconds = booted_at + field(22)? / ticks,
+            "When the process started, in seconds since 1970";
+        process_open_fds = open_files as f64, "Open files";
+        process_threads = field(20)?, "Threads";
+    };
     Some(((field(14)? + field(15)?) / ticks, gauges))
 }
 
@@ -88,10 +75,8 @@ mod tests {
         let (ticks, page) = (clock_ticks_per_second() as f64, page_size() as f64);
         assert_eq!(cpu_seconds, 300.0 / ticks);
         let started_at = 1_000_000.0 + 1000.0 / ticks;
-        assert_eq!(
-            gauges.map(|(_, _, value)| value),
-            [3.0 * page, 8192.0, started_at, 5.0, 9.0]
-        );
+        let values: Vec<_> = gauges.into_iter().map(|(_, _, value)| value).collect();
+        assert_eq!(values, [3.0 * page, 8192.0, started_at, 5.0, 9.0]);
         assert_eq!(parse("7 (cut) S 1", 0.0, 5), None);
     }
 
@@ -99,7 +84,10 @@ mod tests {
     #[test]
     fn this_process_is_alive() {
         let (_, gauges) = read().expect("Linux");
-        let [resident, _, started_at, files, threads] = gauges.map(|(_, _, value)| value);
+        let values: Vec<_> = gauges.into_iter().map(|(_, _, value)| value).collect();
+        let [resident, _, started_at, files, threads] = values[..] else {
+            panic!("five gauges")
+        };
         assert!(resident > 1e6 && threads >= 1.0);
         assert!(files >= 3.0 && started_at > 1e9);
     }

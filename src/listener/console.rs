@@ -69,7 +69,7 @@ impl StatusSource for ListenerMonitor {
                     "1 if a relay sends wake-ups, 0 if the queue is polled";
             },
             histograms: metric_table! {
-                listener_handling_seconds = self.handling_times(),
+                listener_handling_seconds = self.0.handling_times.snapshot(),
                     "Duration of handling a message";
             },
         }

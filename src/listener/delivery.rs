@@ -126,8 +126,8 @@ pub(super) async fn deliver(
         }
         AttemptEnd::Failed(error, verdict) => in_flight.judge(error, verdict, attempts).await,
         AttemptEnd::Abandoned => {
-            let disposition = shared.attempts().on_abandoned(&message);
-            in_flight.dispose(disposition, GIVEN_UP.into(), 1).await;
+            let verdict = Verdict::Postponed(Duration::ZERO);
+            in_flight.judge(GIVEN_UP.into(), verdict, attempts).await;
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     base::clock::wall,
     error::Error,
-    listener::scaling::{AfterEmpty, Begin, ListenerMode, TaskId},
+    listener::scaling::{ListenerMode, TaskAction, TaskId},
     queue::Message,
 };
 
@@ -65,7 +65,7 @@ impl DequeueTask<'_> {
             } else {
                 self.poll_queue().await
             };
-            if next == AfterEmpty::Leave {
+            if next == TaskAction::Leave {
                 return;
             }
         }
@@ -75,7 +75,7 @@ impl DequeueTask<'_> {
     }
 
     /// Sleeps until the next poll, while the messages in flight are handled.
-    async fn sleep(&mut self) -> AfterEmpty {
+    async fn sleep(&mut self) -> TaskAction {
         if self.deliveries.is_empty() {
             self.slot = None;
         }
@@ -84,17 +84,17 @@ impl DequeueTask<'_> {
             biased;
             // First, so that one get fills all places that become free at the same time.
             () = self.delivery_ended() => {}
-            () = sleep(shared, id) => return AfterEmpty::Again,
+            () = sleep(shared, id) => return TaskAction::Get,
         }
         if self.deliveries.is_empty() {
             return self.finish().await;
         }
         self.use_places();
-        AfterEmpty::Again
+        TaskAction::Get
     }
 
     /// Gets messages for the free places.
-    async fn poll_queue(&mut self) -> AfterEmpty {
+    async fn poll_queue(&mut self) -> TaskAction {
         let (shared, config) = (self.shared, &self.shared.config);
         let held = self.deliveries.len();
         let yields_slot = held > 0 && config.budget.should_yield(shared.number);
@@ -104,12 +104,12 @@ impl DequeueTask<'_> {
             shared.scaler(|scaler, _, _| scaler.stop_polling(self.id));
             // Another task of this listener may poll instead.
             shared.changed.notify_one();
-            return AfterEmpty::Again;
+            return TaskAction::Get;
         }
         if self.slot.is_none() {
             self.slot = tokio::select! {
                 slot = config.budget.acquire(shared.number) => Some(slot),
-                () = shared.stopping.cancelled() => return AfterEmpty::Again,
+                () = shared.stopping.cancelled() => return TaskAction::Get,
             };
         }
         let places = config.dequeue_batch_size - held;
@@ -119,10 +119,8 @@ impl DequeueTask<'_> {
             }
             scaler.begin(self.id, now)
         });
-        match begin {
-            Begin::Get => {}
-            Begin::Sleep(_) => return AfterEmpty::Again,
-            Begin::Leave => return AfterEmpty::Leave,
+        if begin != TaskAction::Get {
+            return begin;
         }
         shared.count(|stats| stats.gets += 1);
         let asked = Instant::now();
@@ -136,7 +134,7 @@ impl DequeueTask<'_> {
             Ok(batch) if batch.is_empty() => on_empty(shared, self.id),
             Ok(batch) => {
                 self.start_deliveries(batch, places, asked);
-                AfterEmpty::Again
+                TaskAction::Get
             }
             Err(error) => on_failed(shared, self.id, &error),
         }
@@ -179,7 +177,7 @@ impl DequeueTask<'_> {
     }
 
     /// All messages are handled: waits for the interval between two batches, then asks the scaler.
-    async fn finish(&mut self) -> AfterEmpty {
+    async fn finish(&mut self) -> TaskAction {
         let (shared, interval) = (self.shared, self.shared.config.dequeue_interval);
         self.yields_slot = false;
         // A pausing task needs no slot.
@@ -235,7 +233,7 @@ async fn sleep(shared: &Shared, id: TaskId) {
 }
 
 /// Asks the hook for a decision, and applies it unless a wake arrived since the get.
-fn on_empty(shared: &Shared, id: TaskId) -> AfterEmpty {
+fn on_empty(shared: &Shared, id: TaskId) -> TaskAction {
     shared.count(|stats| stats.empty_gets += 1);
     let (idle_count, proposed) = shared.scaler(|scaler, now, chance| scaler.idle(id, now, chance));
     let idle = shared.hook(proposed, |hooks| hooks.on_queue_empty(idle_count, proposed));
@@ -244,7 +242,7 @@ fn on_empty(shared: &Shared, id: TaskId) -> AfterEmpty {
     next
 }
 
-fn on_failed(shared: &Shared, id: TaskId, error: &Error) -> AfterEmpty {
+fn on_failed(shared: &Shared, id: TaskId, error: &Error) -> TaskAction {
     shared.report_error(Action::Get, None, error);
     let resolution = shared.queue.limits().resolution;
     let visibility = shared.config.visibility_timeout.saturating_add(resolution);

@@ -148,12 +148,6 @@ impl Attempts {
         }
     }
 
-    /// Decides what to do with a message whose handler did not run to its end, and records it.
-    pub(crate) fn on_abandoned(&mut self, message: &Message) -> Disposition {
-        self.uncount(&message.id);
-        Disposition::ReleaseUncounted(Some(Duration::ZERO))
-    }
-
     /// Decides what to do with a message whose body cannot be read, and records it. After a
     /// temporary error the get is no attempt, however many such gets there were.
     pub(crate) fn on_unreadable(&mut self, message: &Message, error: &Error) -> Disposition {
@@ -161,11 +155,7 @@ impl Attempts {
             self.uncount(&message.id);
             return Disposition::ReleaseUncounted(None);
         }
-        if self.limits.poisons {
-            Disposition::Poison
-        } else {
-            Disposition::Retry(None)
-        }
+        self.on_failed(message, 0, Verdict::Rejected)
     }
 
     /// Returns whether a message may crash each process that handles it: it has very many gets, it
@@ -279,7 +269,7 @@ mod tests {
             Disposition::ReleaseUncounted(Some(Duration::from_secs(5)))
         );
         assert_eq!(comes(&attempts, &got(2)), 1);
-        let abandoned = attempts.on_abandoned(&got(2));
+        let abandoned = attempts.on_failed(&got(2), 1, Verdict::Postponed(Duration::ZERO));
         assert_eq!(
             abandoned,
             Disposition::ReleaseUncounted(Some(Duration::ZERO))

@@ -21,6 +21,6 @@ pub use self::{
 };
 pub(crate) use self::{
     reporter::{PendingReport, Reporter, Snapshot},
-    scaler::{AfterEmpty, Begin, DepthQuery, Scaler, ScalerConfig, Step},
+    scaler::{DepthQuery, Scaler, ScalerConfig, Step, TaskAction},
     tasks::TaskId,
 };

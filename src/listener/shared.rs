@@ -128,14 +128,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 impl Shared {
     /// Makes the state of a listener, from a builder with a valid configuration.
     pub(super) fn new(builder: ListenerBuilder, handler: AnyHandler, has_relay: bool) -> Self {
-        let ListenerBuilder {
-            queue,
-            publisher,
-            poison,
-            hooks,
-            config,
-            ..
-        } = builder;
+        let (queue, config) = (builder.queue, builder.config);
         let scaler = ScalerConfig {
             max_tasks: config.max_tasks.min(config.budget.slots()),
             idle: config.idle,
@@ -151,15 +144,15 @@ impl Shared {
         let limits = AttemptLimits {
             max_dequeue_count: config.max_dequeue_count,
             visibility_timeout: config.visibility_timeout,
-            poisons: poison.is_some(),
+            poisons: builder.poison.is_some(),
         };
         Self {
             number: config.budget.number(),
             queue,
-            poison,
-            publisher,
+            poison: builder.poison,
+            publisher: builder.publisher,
             handler,
-            hooks,
+            hooks: builder.hooks,
             config,
             clock: Clock::new(),
             stats: Mutex::default(),
@@ -206,7 +199,7 @@ impl Shared {
                 current_queue_depth: None,
                 active_dequeue_tasks,
                 total_dequeue_tasks,
-                is_idle: scaler.is_idle(),
+                is_idle: scaler.tasks.is_idle(),
                 stats,
             }
         })
@@ -236,7 +229,7 @@ impl Shared {
     pub(super) fn report_hidden(&self, delay: Duration) {
         // A queue that counts whole seconds may show a message a second late.
         let shown = delay.saturating_add(self.queue.limits().resolution);
-        self.scaler(|scaler, now, _| scaler.add_hidden(shown, now));
+        self.scaler(|scaler, now, _| scaler.reporter.add_hidden(shown, now));
         self.changed.notify_one();
     }
 
@@ -326,12 +319,6 @@ impl ListenerMonitor {
     /// Returns why the listener polls; `None` while it is pushed, and where no cause is known.
     pub fn cause(&self) -> Option<Arc<str>> {
         lock(&self.0.cause).clone()
-    }
-
-    /// Returns the handling times of all messages so far.
-    #[cfg(feature = "console")]
-    pub(crate) fn handling_times(&self) -> crate::base::histogram::HistogramSnapshot {
-        self.0.handling_times.snapshot()
     }
 }
 

@@ -220,7 +220,7 @@ impl Supervisor {
     fn on_report_answered(&self, outcome: Result<()>) {
         let kind = outcome.as_ref().err().map(Error::kind);
         self.shared
-            .scaler(|scaler, now, _| scaler.on_report_answered(kind, now));
+            .scaler(|scaler, now, _| scaler.reporter.on_answered(kind, now));
         // Without a stream the report is repeated after the next Welcome: this is no error.
         if let Err(error) = outcome
             && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable)
@@ -265,12 +265,7 @@ async fn query_depth(shared: Arc<Shared>) {
         () = shared.stopping.cancelled() => return,
     };
     let wanted = wanted.map_err(|error| shared.report_error(Action::Depth, None, &error));
-    shared.scaler(|scaler, now, _| {
-        if let Ok((_, most)) = wanted {
-            scaler.set_policy_limit(most);
-        }
-        scaler.on_depth(wanted.ok().map(|(tasks, _)| tasks), now);
-    });
+    shared.scaler(|scaler, now, _| scaler.on_depth(wanted.ok(), now));
     shared.changed.notify_one();
 }
 

@@ -133,9 +133,7 @@ impl ClaimCheck {
         }
         let id = random_id()?;
         let body = message.body.clone();
-        let (claim, bytes) = task::blocking(move || Claim::pack(id, &body))
-            .await
-            .ok_or_else(runtime_stopped)?;
+        let (claim, bytes) = task::blocking(move || Claim::pack(id, &body)).await?;
         let mut content = BlobContent::from(bytes);
         let expiry = self.expiry(message.delay);
         content.metadata.insert(TIME_TO_LIVE.to_owned(), expiry);
@@ -203,8 +201,7 @@ impl ClaimCheck {
             let message = format!("its body is gone: blob `{name}` of {}", self.store);
             return Err(Error::new(ErrorKind::NotFound, message));
         };
-        let body = task::blocking(move || claim.unpack(&blob.content.bytes));
-        let body = body.await.ok_or_else(runtime_stopped)??;
+        let body = task::blocking(move || claim.unpack(&blob.content.bytes)).await??;
         Ok((body, id))
     }
 
@@ -359,10 +356,6 @@ impl Default for ClaimConfig {
             keep: Duration::from_secs(90 * 24 * 3600),
         }
     }
-}
-
-fn runtime_stopped() -> Error {
-    Error::new(ErrorKind::Closed, "the runtime has ended")
 }
 
 /// Adds the blob to the receipt, so that a delete needs to read neither message nor blob.

@@ -12,6 +12,7 @@ mod queues;
 use std::path::PathBuf;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "nats")]
@@ -30,8 +31,8 @@ use crate::{
         console::{self, ConsoleMode},
         runtime::{Relay, RelayConfig},
         server::{
-            Access, AccessFiles, ConsoleDoor, Health, LocalCalls, Port, Server, ServerConfig,
-            ServerLimits, ServerTls, Services, StatsSource,
+            Access, AccessFiles, ConsoleDoor, LISTS_AT_ONCE, LocalCalls, MAX_CALLS, Port, Server,
+            ServerConfig, ServerLimits, ServerTls, Services, StatsSource,
         },
     },
     store::{self, BlobStore},
@@ -109,7 +110,6 @@ pub struct Node {
     access: Access,
     console: Option<Console>,
     door: ConsoleDoor,
-    health: Health,
     store: Arc<dyn BlobStore>,
     flags: Flags,
     #[cfg(feature = "courier")]
@@ -169,14 +169,6 @@ fn console_mode(config: &NodeConfig) -> Result<ConsoleMode> {
     }
 }
 
-fn flags_config(config: &NodeConfig) -> FlagsConfig {
-    FlagsConfig {
-        max_flags: config.max_flags,
-        max_watched_flags: config.max_watched_flags,
-        ..FlagsConfig::default()
-    }
-}
-
 fn server_config(config: &NodeConfig, access: &Access) -> ServerConfig {
     ServerConfig {
         listen: config.listen,
@@ -202,17 +194,12 @@ impl Node {
                 "must be 0 or at least 100ms",
             ));
         }
-        let access = match &config.access {
-            Some(files) => Access::load(files)?,
-            None => Access::default(),
-        };
+        let access = Access::load(config.access.as_ref())?;
         #[cfg(feature = "nats")]
         if let Some(cluster) = &config.cluster {
             cluster.check(&config.store, config.relay.sentinel_interval)?;
         }
         let mode = console_mode(&config)?;
-        let flags_config = flags_config(&config);
-        let stream_max_age = config.relay.stream_max_age;
         let server_config = server_config(&config, &access);
         // A relay that cannot serve must not become a member of its cluster.
         let port = Port::bind(&server_config)?;
@@ -225,9 +212,9 @@ impl Node {
         let ack = config.cluster.as_ref().map(|cluster| cluster.ack);
         #[cfg(not(feature = "nats"))]
         let ack = None;
-        let relay = Relay::start_with(config.relay, ack)?;
+        let relay = Relay::start_with(config.relay.clone(), ack)?;
         let scope = Scope::new();
-        let flags = start_flags(&store, flags_config, config.flag_refresh, &scope);
+        let flags = start_flags(&store, &config, &scope);
         let stats = StatsSource::new(relay.clone(), flags.clone(), Arc::clone(&store));
         #[cfg(feature = "nats")]
         let cluster = match &config.cluster {
@@ -243,7 +230,8 @@ impl Node {
             queues: queues.clone(),
             relay: relay.clone(),
             flags: flags.clone(),
-            stream_max_age,
+            lists: Semaphore::new(LISTS_AT_ONCE),
+            calls: Semaphore::new(MAX_CALLS),
             draining: draining.clone(),
             access: access.clone(),
             console: door.clone(),
@@ -251,7 +239,11 @@ impl Node {
             reflection: config.reflection,
         };
         let (routes, health) = services.routes()?;
-        let calls = LocalCalls::new(routes.clone(), access.clone(), door.clone());
+        let calls = LocalCalls {
+            routes: routes.clone(),
+            access: access.clone(),
+            door: door.clone(),
+        };
         let limited = relay.clone();
         let limit = move |is_short| limited.hub().set_short_of_memory(is_short);
         let server = Server::start(port, &server_config, routes, draining, limit)?;
@@ -281,7 +273,6 @@ impl Node {
             server,
             console,
             door,
-            health,
             store,
             flags,
             #[cfg(feature = "courier")]
@@ -375,7 +366,6 @@ impl Node {
     /// after `grace`.
     pub async fn shutdown(self, grace: Duration) {
         self.access.record_own("drain", "the relay shuts down");
-        self.health.end();
         // A drain that a caller has begun keeps its span.
         if !self.relay.is_draining() {
             self.relay.drain();
@@ -402,15 +392,15 @@ impl Node {
     }
 }
 
-fn start_flags(
-    store: &Arc<dyn BlobStore>,
-    config: FlagsConfig,
-    refresh: Duration,
-    scope: &Scope,
-) -> Flags {
-    let flags = Flags::new(Arc::clone(store), config);
+fn start_flags(store: &Arc<dyn BlobStore>, config: &NodeConfig, scope: &Scope) -> Flags {
+    let limits = FlagsConfig {
+        max_flags: config.max_flags,
+        max_watched_flags: config.max_watched_flags,
+        ..FlagsConfig::default()
+    };
+    let flags = Flags::new(Arc::clone(store), limits);
     let wall: WallClock = Arc::new(wall);
-    flag::start(&flags, refresh, &wall, scope);
+    flag::start(&flags, config.flag_refresh, &wall, scope);
     flags
 }
 

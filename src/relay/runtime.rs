@@ -22,8 +22,8 @@ use std::{
 };
 
 pub use self::cluster::ClusterAck;
-use self::cluster::ClusterHandle;
 pub(crate) use self::cluster::{CONFIRMED_WITHIN, ClusterRunner, Confirmations};
+use self::cluster::{ClusterHandle, REPORTED_WITHIN};
 use self::drain::DrainState;
 pub(crate) use self::figures::RelaySurvey;
 use self::figures::{History, SurveyCache};
@@ -46,14 +46,10 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     relay::hub::{
-        CursorPool, Epoch, Hub, HubConfig, HubStats, StreamConfig, SubscriberStream,
-        SubscriptionId, WakeBuilder,
+        CursorPool, Epoch, Hub, HubConfig, HubStats, StreamConfig, SubscriberStream, SubscriptionId,
     },
     relay::{cluster::ClusterNode, link::LinkConfig},
-    types::{
-        Accepted, GroupName, Notification, Report, SubscribeOptions, check_name, check_text,
-        cluster::LifeId,
-    },
+    types::{Accepted, GroupName, Notification, Report, SubscribeOptions, check_name, check_text},
 };
 
 /// Settings of a relay.
@@ -153,7 +149,7 @@ struct RelayInner {
 }
 
 /// Totals of sent messages and refused requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RelayMetrics {
     pub(crate) wakes: AtomicU64,
     pub(crate) entries: AtomicU64,
@@ -176,29 +172,12 @@ pub(crate) enum Refused {
     Report,
 }
 
-/// One line a second of each kind is logged.
-const REFUSALS_EVERY: Duration = Duration::from_secs(1);
-
 impl Refused {
     fn text(self) -> &'static str {
         match self {
             Self::Notify => "refused notifications for want of room; their publisher repeats them",
             Self::Subscribe => "refused a subscription for want of room; its listener tries again",
             Self::Report => "refused a report for want of room; its listener repeats it",
-        }
-    }
-}
-
-impl Default for RelayMetrics {
-    fn default() -> Self {
-        Self {
-            wakes: AtomicU64::default(),
-            entries: AtomicU64::default(),
-            notifications: AtomicU64::default(),
-            heartbeats: AtomicU64::default(),
-            refusals: LimitedCounts::new(REFUSALS_EVERY),
-            wake_latency: Histogram::default(),
-            handler_latency: Histogram::default(),
         }
     }
 }
@@ -288,7 +267,7 @@ impl Relay {
         let shared = Arc::new(RelayInner {
             cluster: cluster.map(|ack| {
                 let link = LinkConfig {
-                    life: LifeId(epoch.0),
+                    life: epoch,
                     relay_id: Arc::clone(&stream_config.relay_id),
                     version: Arc::clone(&stream_config.version),
                 };
@@ -374,38 +353,19 @@ impl Relay {
         results
     }
 
-    /// Opens a stream of messages, which ends at its maximal age. Its cursors count in the pool as well.
+    /// Opens a stream of messages. Its cursors count in the pool as well.
     pub(crate) fn open_stream<S>(
         &self,
         pool: Option<Arc<CursorPool>>,
         options: &SubscribeOptions,
-        sink: S,
-    ) -> Result<MessageStream<S>> {
-        self.open_stream_with(pool, options, &self.shared.stream_config, sink)
-    }
-
-    /// Opens a stream for this process itself, without a maximal age.
-    fn open_local_stream(&self, options: &SubscribeOptions) -> Result<MessageStream<WakeBuilder>> {
-        const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-        self.open_stream_with(
-            None,
-            options,
-            &StreamConfig {
-                max_age: CENTURY,
-                ..self.shared.stream_config.clone()
-            },
-            WakeBuilder::default(),
-        )
-    }
-
-    fn open_stream_with<S>(
-        &self,
-        pool: Option<Arc<CursorPool>>,
-        options: &SubscribeOptions,
-        config: &StreamConfig,
+        max_age: Duration,
         sink: S,
     ) -> Result<MessageStream<S>> {
         self.check_accepts_streams()?;
+        let config = StreamConfig {
+            max_age,
+            ..self.shared.stream_config.clone()
+        };
         let (hub, now) = (&self.shared.hub, self.shared.clock.now());
         let mut rng = fastrand::Rng::new();
         let id = SubscriptionId(u128::from_le_bytes(random()?));
@@ -428,7 +388,7 @@ impl Relay {
             Arc::clone(hub),
             subscription,
             options,
-            config,
+            &config,
             now,
             &mut rng,
         );
@@ -441,8 +401,13 @@ impl Relay {
         })
     }
 
-    /// Takes a report for the subscription with this id from a Welcome.
-    pub(crate) fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
+    /// Takes a report for the subscription with this id from a Welcome. Of one that counts a cause, waits
+    /// until that is confirmed, or the relay is cut off: its own listeners poll then, and its next frame
+    /// tells the others.
+    ///
+    /// # Errors
+    /// Also `Unavailable` where neither happens soon.
+    pub(crate) async fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
         let id = self.subscription_id(subscription_id)?;
         let now = self.shared.clock.now();
         let (queue, state) = (&report.queue, report.state);
@@ -452,7 +417,11 @@ impl Relay {
             let counters = &self.shared.counters;
             counters.handler_latency.observe(report.mean_wake_latency);
         }
-        taken.inspect_err(|error| self.refused(Refused::Report, error, now))
+        taken.inspect_err(|error| self.refused(Refused::Report, error, now))?;
+        if report.counts_a_cause() {
+            self.settled(REPORTED_WITHIN).await?;
+        }
+        Ok(())
     }
 
     /// Counts a refusal at a limit, and no other error.

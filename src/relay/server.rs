@@ -21,12 +21,11 @@ pub(crate) use self::http2::{
     tls::Tls,
 };
 pub use self::http2::{server_limits::ServerLimits, tls::ServerTls};
-#[cfg(feature = "nats")]
-pub(crate) use self::services::peers::RelayPeers;
+pub(crate) use self::lists::LISTS_AT_ONCE;
 #[cfg(feature = "courier")]
 pub(crate) use self::services::queue_routes;
 pub(crate) use self::services::{
     Services,
-    health::Health,
+    flags::MAX_CALLS,
     stats::{StatsSource, unreadable_store},
 };

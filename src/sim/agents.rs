@@ -266,7 +266,7 @@ impl World {
                     moved = true;
                 }
                 moved |= hub.detach_some(self.now);
-                if let Some(mut walk) = self.walk.take().or_else(|| hub.next_walk()) {
+                if let Some(mut walk) = self.walk.take().or_else(|| hub.fanout.pop()) {
                     let mut batch = WakeBatch::default();
                     if walk.step(&mut batch) {
                         self.walk = Some(walk);
@@ -297,7 +297,7 @@ impl World {
             return false;
         }
         let waker = Waker::from(Arc::clone(&conn.alarm));
-        let mut sink = WakeBuilder::new();
+        let mut sink = WakeBuilder::default();
         let next = conn.feed.next_into(now, None, &waker, &mut sink);
         conn.poll_at = match &next {
             StreamAction::Wait(until) => *until,

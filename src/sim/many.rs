@@ -368,7 +368,7 @@ impl World {
         let detached = self.hub.detach_some(self.now);
         self.step("detach", before, STEP)?;
         let before = work::done();
-        let Some(mut walk) = self.walk.take().or_else(|| self.hub.next_walk()) else {
+        let Some(mut walk) = self.walk.take().or_else(|| self.hub.fanout.pop()) else {
             return Ok(detached);
         };
         let mut batch = WakeBatch::default();
@@ -390,7 +390,7 @@ impl World {
         }
         stream.alarm.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&stream.alarm));
-        let (before, mut sink) = (work::done(), WakeBuilder::new());
+        let (before, mut sink) = (work::done(), WakeBuilder::default());
         let next = stream.feed.next_into(now, None, &waker, &mut sink);
         stream.poll_at = match &next {
             StreamAction::Wait(at) => *at,

@@ -11,7 +11,8 @@ use super::world::{Event, World};
 use crate::{
     base::clock::Tick,
     error::Error,
-    types::{Notification, NotifyAnswer, SubscribeEvent, SubscribeOptions},
+    types::{Notification, SubscribeEvent, SubscribeOptions},
+    wire::NotifyAnswer,
 };
 
 /// Names a connection.

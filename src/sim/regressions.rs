@@ -121,12 +121,13 @@ fn a_walk_that_is_dropped_tells_its_queue_while_another_one_is_busy() {
     let mut stream = Stream::open(&hub, &["busy", "quiet"], ResumeNumber::default());
     stream.drain(at(0));
     notify(&hub, "quiet", at(10));
-    drop(hub.next_walk().expect("it is left to the fan-out"));
+    drop(hub.fanout.pop().expect("it is left to the fan-out"));
     let mut told = Vec::new();
     for second in 1..=10 {
         notify(&hub, "busy", at(second * 1000));
         while hub
-            .next_walk()
+            .fanout
+            .pop()
             .is_some_and(|mut walk| walk.step(&mut WakeBatch::default()))
         {}
         told.extend(stream.drain(at(second * 1000)).0);
@@ -141,8 +142,8 @@ fn a_walk_that_is_dropped_does_not_keep_the_next_one_away() {
     let mut stream = Stream::open(&hub, &["orders"], ResumeNumber::default());
     stream.drain(at(0));
     notify(&hub, "orders", at(10));
-    drop(hub.next_walk().expect("it is left to the fan-out"));
+    drop(hub.fanout.pop().expect("it is left to the fan-out"));
     stream.drain(at(15));
     notify(&hub, "orders", at(20));
-    assert!(hub.next_walk().is_some());
+    assert!(hub.fanout.pop().is_some());
 }

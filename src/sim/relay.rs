@@ -29,7 +29,8 @@ use crate::{
         Epoch, Hub, HubConfig, QueueStats, StreamConfig, SubscriberStream, SubscriptionId,
         WakeBatch, WakeBuilder, Walk,
     },
-    types::{Notification, NotifyAnswer, StreamAction, SubscribeOptions},
+    types::{Notification, StreamAction, SubscribeOptions},
+    wire::NotifyAnswer,
 };
 
 /// The relay and what drives it.
@@ -201,8 +202,8 @@ impl World {
             ..groups::pace(self.plan.sentinel, self.plan.keep)
         });
         relay.bell = Arc::default();
-        hub.timers_waker().register(&relay.waker(Ring::Timers));
-        hub.fanout_waker().register(&relay.waker(Ring::Fanout));
+        hub.timers.waker.register(&relay.waker(Ring::Timers));
+        hub.fanout.waker.register(&relay.waker(Ring::Fanout));
         relay.hub = Some(Arc::new(hub));
         let life = relay.life;
         self.log.note(self.now, "relay starts", &[life]);
@@ -312,7 +313,7 @@ impl World {
         }
         stream.poll_at = None;
         let stream = self.relay.streams.get_mut(&id).expect("it was there");
-        let mut sink = WakeBuilder::new();
+        let mut sink = WakeBuilder::default();
         let next = stream.feed.next_into(now, drain, &stream.waker, &mut sink);
         match next {
             StreamAction::Wait(at) => self.poll_stream(id, at),
@@ -369,8 +370,8 @@ impl World {
         }
         let walk = self.relay.walk.take();
         let fresh = walk.is_none();
-        let Some(mut walk) = walk.or_else(|| hub.next_walk()) else {
-            hub.fanout_waker().register(&self.relay.waker(Ring::Fanout));
+        let Some(mut walk) = walk.or_else(|| hub.fanout.pop()) else {
+            hub.fanout.waker.register(&self.relay.waker(Ring::Fanout));
             return;
         };
         if fresh {
@@ -572,7 +573,7 @@ impl World {
 
     fn arm_timers(&mut self) {
         let Some(hub) = &self.relay.hub else { return };
-        hub.timers_waker().register(&self.relay.waker(Ring::Timers));
+        hub.timers.waker.register(&self.relay.waker(Ring::Timers));
         let Some(next) = hub.next_timer() else { return };
         let next = next.max(self.now);
         if self.relay.timers_at.is_none_or(|earlier| next < earlier) {

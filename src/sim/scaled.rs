@@ -179,8 +179,7 @@ impl World {
                 let (now, tasks) = (self.now, tasks_for(depth));
                 let scaled = self.scaled(number, queue);
                 scaled.depth_at = now;
-                scaled.scaler.set_policy_limit(tasks);
-                scaled.scaler.on_depth(Some(tasks), now);
+                scaled.scaler.on_depth(Some((tasks, tasks)), now);
             }
         }
         self.scaled_step(number, queue);
@@ -329,7 +328,7 @@ impl World {
         let Some(scaled) = listener.scaled.get(&queue) else {
             return;
         };
-        for task in scaled.scaler.tasks().due(now) {
+        for task in scaled.scaler.tasks.due(now) {
             let event = Event::Scaled(number, life, queue, Happens::Begins(task));
             self.at(now, event);
         }

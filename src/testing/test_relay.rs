@@ -45,19 +45,11 @@ impl TestRelay {
     ///
     /// # Errors
     /// As [`Node::start`].
-    pub async fn with_config(config: NodeConfig) -> Result<Self> {
+    pub async fn with_config(mut config: NodeConfig) -> Result<Self> {
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = NodeConfig {
-            listen: any_port,
-            admin_listen: Some(any_port),
-            ..config
-        };
+        (config.listen, config.admin_listen) = (any_port, Some(any_port));
         let node = Node::start(config.clone()).await?;
-        let config = NodeConfig {
-            listen: node.address(),
-            admin_listen: node.admin_address(),
-            ..config
-        };
+        (config.listen, config.admin_listen) = (node.address(), node.admin_address());
         Ok(Self {
             node: Some(node),
             config,

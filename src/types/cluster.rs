@@ -12,7 +12,7 @@ use super::{GroupName, LastEvent, QueueAddress};
 pub(crate) struct ClusterLimits;
 
 /// One run of a relay: the 128 random bits of its epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LifeId(pub(crate) u128);
 
 /// What a life counted since its last frame.
@@ -69,24 +69,8 @@ pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
     crate::base::fnv::fnv1a(text.bytes())
 }
 
-impl LifeId {
-    /// Reads the text of an epoch: 32 hexadecimal digits, as `Display` writes them.
-    pub(crate) fn from_epoch(text: &str) -> Option<Self> {
-        let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
-        let is_epoch = text.len() == 32 && text.bytes().all(is_digit);
-        let life = u128::from_str_radix(text, 16).ok()?;
-        is_epoch.then_some(Self(life))
-    }
-}
-
 impl fmt::Display for LifeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
-    }
-}
-
-impl fmt::Debug for LifeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }

@@ -57,30 +57,6 @@ pub struct Accepted {
     pub listeners: u32,
 }
 
-/// A relay's answer to a request.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct NotifyAnswer {
-    /// What became of each event, in their order.
-    pub(crate) results: Vec<Result<Accepted>>,
-    /// Concerns each event without an error of its own.
-    pub(crate) error: Option<Error>,
-    /// C8: the relay has counted the events that `error` concerns.
-    pub(crate) counted: Option<Counted>,
-}
-
-/// A relay of a cluster has counted events, and could not confirm them (C8).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Counted {
-    pub(crate) epoch: Arc<str>,
-    /// The position in the relay's list behind the events' causes.
-    pub(crate) position: u64,
-}
-
-impl Counted {
-    /// Relays of which a request states what they have counted.
-    pub(crate) const MOST: usize = 8;
-}
-
 impl Notification {
     /// Creates a notification of one message of unknown size, without a delay.
     pub fn new(queue: QueueAddress) -> Self {

@@ -80,8 +80,7 @@ pub(crate) fn cluster_message_from_wire(bytes: &[u8]) -> Result<ClusterMessage> 
 
 /// Decodes a message of another relay.
 fn decoded<M: Message + Default>(field: &str, bytes: &[u8]) -> Result<M> {
-    let limit = ClusterLimits::MESSAGE_BYTES;
-    at_most(field, "bytes", bytes.len(), limit)?;
+    at_most(field, bytes.len(), ClusterLimits::MESSAGE_BYTES)?;
     M::decode(bytes).map_err(|error| Error::invalid(field, "is malformed").with_source(error))
 }
 
@@ -111,12 +110,7 @@ pub(crate) fn frame_entry_len(entry: &FrameEntry) -> usize {
 
 fn read_frame(frame: link::Frame) -> Result<Frame> {
     at_least_one("frame.number", frame.number)?;
-    at_most(
-        "frame.entries",
-        "entries",
-        frame.entries.len(),
-        ClusterLimits::ENTRIES,
-    )?;
+    at_most("frame.entries", frame.entries.len(), ClusterLimits::ENTRIES)?;
     Ok(Frame {
         number: frame.number,
         entries: frame
@@ -135,12 +129,7 @@ fn read_entry(entry: link::FrameEntry) -> Result<FrameEntry> {
     check_kept_text("publisher", &entry.publisher, Limits::MAX_TEXT)?;
     check_kept_text("traceparent", &entry.traceparent, Limits::TRACEPARENT)?;
     let groups = entry.served_groups;
-    at_most(
-        "served_groups",
-        "groups",
-        groups.len(),
-        ClusterLimits::GROUPS,
-    )?;
+    at_most("served_groups", groups.len(), ClusterLimits::GROUPS)?;
     let groups = groups.iter().map(|group| GroupName::new(group));
     Ok(FrameEntry {
         queue: QueueAddress::new(&entry.storage_account, &entry.queue_name)?,
@@ -164,12 +153,7 @@ fn check_heartbeat(heartbeat: &link::Heartbeat) -> Result<()> {
         return Err(Error::invalid("complete_above", "must be at most `frame`"));
     }
     let (hashes, ages) = (&heartbeat.queue_hashes, &heartbeat.queue_ages);
-    at_most(
-        "queue_hashes",
-        "queues",
-        hashes.len(),
-        ClusterLimits::RECENT_QUEUES,
-    )?;
+    at_most("queue_hashes", hashes.len(), ClusterLimits::RECENT_QUEUES)?;
     if ages.len() != hashes.len() || ages.iter().any(|age| *age >= heartbeat.frame) {
         let rule = "must be as many as `queue_hashes`, each less than `frame`";
         return Err(Error::invalid("queue_ages", rule));
@@ -205,9 +189,10 @@ fn at_least_one(field: &str, number: u64) -> Result<()> {
     Ok(())
 }
 
-fn at_most(field: &str, unit: &str, count: usize, limit: usize) -> Result<()> {
+/// Checks a number of items or bytes.
+fn at_most(field: &str, count: usize, limit: usize) -> Result<()> {
     if count > limit {
-        let rule = format_args!("must have at most {limit} {unit}, but has {count}");
+        let rule = format_args!("must have at most {limit}, but has {count}");
         return Err(Error::invalid(field, rule));
     }
     Ok(())

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     base::text::opaque_debug,
     error::{Error, Result},
-    types::{Counted, Limits, Notification, QueueAddress, check_text},
+    types::{Limits, Notification, QueueAddress, check_text},
 };
 
 /// A notify request.
@@ -43,6 +43,8 @@ pub(crate) struct NotifyRequest {
     rule_error: Option<Error>,
 }
 
+/// Relays of which a request states what they have counted.
+pub(crate) const MOST_COUNTED: usize = 8;
 /// The refused events of a request, by their index.
 pub(crate) type Refusals = BTreeMap<usize, Error>;
 
@@ -94,13 +96,8 @@ impl NotifyRequest {
     }
 
     /// States what relays have counted of this request.
-    pub(crate) fn with_counted(mut self, counted: &[Counted]) -> Self {
-        let counted = counted.iter().map(|counted| proto::Counted {
-            epoch: counted.epoch.to_string(),
-            position: counted.position,
-        });
-        self.counted = counted.collect();
-        self
+    pub(crate) fn with_counted(self, counted: Vec<proto::Counted>) -> Self {
+        Self { counted, ..self }
     }
 
     /// Returns up to which position the relay of this epoch has counted the request.
@@ -150,7 +147,7 @@ impl NotifyRequest {
     fn merge_counted(&mut self, buf: &mut impl Buf, ctx: DecodeContext) -> Result<(), DecodeError> {
         let mut counted = proto::Counted::default();
         encoding::message::merge(WireType::LengthDelimited, &mut counted, buf, ctx)?;
-        if self.counted.len() < Counted::MOST {
+        if self.counted.len() < MOST_COUNTED {
             self.counted.push(counted);
         }
         Ok(())

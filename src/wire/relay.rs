@@ -10,15 +10,26 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     types::{
-        Accepted, Counted, Goodbye, GoodbyeReason, GroupName, LastEvent, Limits, ListenerId,
-        NotifyAnswer, QueueAddress, Report, ReportState, ResumeNumber, Selector, SubscribeEvent,
-        SubscribeOptions, WakeReason, Welcome, WorkDetected,
+        Accepted, Goodbye, GoodbyeReason, GroupName, LastEvent, Limits, ListenerId, QueueAddress,
+        Report, ReportState, ResumeNumber, Selector, SubscribeEvent, SubscribeOptions, WakeReason,
+        Welcome, WorkDetected,
     },
 };
 
 /// The longest messages of the refused events of a request together: a caller can cause thousands with
 /// a few bytes each.
 const MESSAGE_BYTES: usize = 16 * 1024;
+
+/// A relay's answer to a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NotifyAnswer {
+    /// What became of each event, in their order.
+    pub(crate) results: Vec<Result<Accepted>>,
+    /// Concerns each event without an error of its own.
+    pub(crate) error: Option<Error>,
+    /// C8: the relay has counted the events that `error` concerns, and could not confirm them.
+    pub(crate) counted: Option<proto::Counted>,
+}
 
 /// Converts an answer to a publisher.
 pub(crate) fn answer_from_wire(response: proto::NotifyResponse) -> NotifyAnswer {
@@ -29,15 +40,11 @@ pub(crate) fn answer_from_wire(response: proto::NotifyResponse) -> NotifyAnswer 
             listeners: result.listeners,
         }),
     };
-    let counted = response.counted;
-    let counted = counted.filter(|one| (1..=Limits::TOKEN).contains(&one.epoch.len()));
+    let is_epoch = |one: &proto::Counted| (1..=Limits::TOKEN).contains(&one.epoch.len());
     NotifyAnswer {
         results: response.results.into_iter().map(result).collect(),
         error: response.error.as_ref().map(error_from_wire),
-        counted: counted.map(|counted| Counted {
-            epoch: counted.epoch.into(),
-            position: counted.position,
-        }),
+        counted: response.counted.filter(is_epoch),
     }
 }
 

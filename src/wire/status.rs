@@ -8,7 +8,7 @@ use super::{
     time::{span_from_wire, span_to_wire},
 };
 use crate::{
-    base::causes::with_causes,
+    base::causes::{causes, with_causes},
     error::{Error, ErrorKind},
     types::Limits,
 };
@@ -67,16 +67,11 @@ fn message(status: &Status) -> String {
     match (status.message(), source) {
         ("", _) => format!("the relay answered {:?}", status.code()),
         // tonic's texts for a failed connection; the cause has the details.
-        ("tcp connect error" | "transport error", Some(source)) => innermost(source),
+        ("tcp connect error" | "transport error", Some(source)) => {
+            causes(source).last().unwrap_or(source).to_string()
+        }
         (message, _) => message.to_owned(),
     }
-}
-
-fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 fn code(kind: ErrorKind) -> Code {

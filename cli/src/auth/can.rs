@@ -23,7 +23,7 @@ Example:
   reveille auth can billing notify acct/orders --auth auth.toml
   reveille auth can worker-1 subscribe 'acct/ord*' --auth auth.toml --group workers
   reveille auth can ops admin --auth auth.toml && echo allowed")]
-pub(super) struct Can {
+pub(crate) struct Can {
     /// The principal of the request
     #[arg(value_parser = principal)]
     principal: Principal,

@@ -19,7 +19,7 @@ use crate::{
 #[command(after_help = "\
 Example:
   reveille auth check auth.toml")]
-pub(super) struct Check {
+pub(crate) struct Check {
     /// The auth file
     #[arg(env = VARIABLE)]
     file: Option<PathBuf>,

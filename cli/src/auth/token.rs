@@ -26,19 +26,13 @@ use crate::{
 ///
 /// The token file holds digests, not the tokens. These commands change the file and connect to no
 /// relay. A running relay reads a changed token file within 10 s by itself.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
   reveille auth token new billing --tokens tokens.toml --out billing.token
   reveille auth token list --tokens tokens.toml
   reveille auth token revoke abcdefgh23 --tokens tokens.toml")]
-pub(super) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     New(New),
     /// List tokens
     #[command(after_help = "\
@@ -76,7 +70,7 @@ const UNUSABLE: ErrorKind = ErrorKind::Unavailable;
 
 /// The token file of a verb, as typed.
 #[derive(Debug, Clone, Default, clap::Args)]
-struct TokenFileArgs {
+pub(crate) struct TokenFileArgs {
     /// The token file [default: the file that the auth file names]
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
@@ -84,17 +78,17 @@ struct TokenFileArgs {
     auth: AuthArgs,
 }
 
-impl Args {
+impl Verb {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        match self.verb {
-            Verb::New(args) => args.run().await,
-            Verb::List { file, output } => {
+        match self {
+            Self::New(args) => args.run().await,
+            Self::List { file, output } => {
                 let records = file.resolve()?.list().map_err(failed_if(UNUSABLE))?;
                 let rows: Vec<_> = records.iter().map(row).collect();
                 output.format.rows(COLUMNS, &rows)?;
                 Ok(Exit::OK)
             }
-            Verb::Revoke { id, file, output } => revoke(id, &file.resolve()?, output.format).await,
+            Self::Revoke { id, file, output } => revoke(id, &file.resolve()?, output.format).await,
         }
     }
 }
@@ -129,7 +123,7 @@ Example:
   reveille notify acct/orders --token-file billing.token
 
 A client reads the token from --token-file or REVEILLE_TOKEN.")]
-struct New {
+pub(crate) struct New {
     /// The principal of callers with this token: the name that the rules use
     #[arg(value_parser = principal)]
     principal: Principal,

@@ -12,24 +12,16 @@ use crate::{
     values,
 };
 
-pub(super) const DEAD_HELP: &str = "\
+/// List, show or delete messages that could not be delivered
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
 Example:
   reveille courier dead queues
   reveille courier dead queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e --remove
 
 The newest is first. With ID, one is shown with its body. `courier requeue` sends them again, also to \
-another destination. --remove deletes them; their messages are lost then.";
-
-pub(super) const REQUEUE_HELP: &str = "\
-Example:
-  reveille courier requeue queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
-  reveille courier requeue queues --all --to reveille://berlin:7610/orders
-
-A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays. \
-The host of DIR finds the messages within a second.";
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Dead {
+another destination. --remove deletes them; their messages are lost then.")]
+pub(crate) struct Dead {
     #[command(flatten)]
     dir: Dir,
     /// Show this one, with its body
@@ -57,8 +49,16 @@ pub(super) struct Which {
     all: bool,
 }
 
+/// Send dead letters again
 #[derive(Debug, clap::Args)]
-pub(super) struct Requeue {
+#[command(after_help = "\
+Example:
+  reveille courier requeue queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
+  reveille courier requeue queues --all --to reveille://berlin:7610/orders
+
+A message to another machine gets a new id. With --all, a dead letter whose queue is missing stays. \
+The host of DIR finds the messages within a second.")]
+pub(crate) struct Requeue {
     #[command(flatten)]
     dir: Dir,
     #[command(flatten)]

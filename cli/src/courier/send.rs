@@ -14,7 +14,9 @@ use crate::{
     target::{PUBLISHER, TargetArgs},
 };
 
-pub(super) const AFTER_HELP: &str = "\
+/// Send messages to a queue of this or another machine, in one transaction
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
 Example:
   seq 1000 | reveille courier send queues orders@berlin --config queues.toml
   reveille courier send queues orders --create --relay http://127.0.0.1:7600 'an order'
@@ -24,10 +26,8 @@ configuration file. All messages are sent, or none is. Prints their ids, one per
 
 The host of DIR finds the messages within a second. With --relay it is woken at once, and so are \
 listeners of a queue of DIR. Ends with 8 if the messages are sent but the relay did not acknowledge \
-the notification.";
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Send {
+the notification.")]
+pub(crate) struct Send {
     /// The directory of the queues, or their file
     #[arg(value_name = "DIR")]
     place: PathBuf,

@@ -13,7 +13,9 @@ use crate::{
     values,
 };
 
-pub(super) const AFTER_HELP: &str = "\
+/// Host the queues of a directory: exchange messages with other machines
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
 Example:
   reveille courier serve /var/lib/queues
   reveille courier serve /var/lib/queues --listen 10.0.0.5:7610 --insecure
@@ -22,10 +24,8 @@ Example:
 One process hosts a file. `reveille serve --queues DIR` does the same in the process of a relay. Without \
 --relay, messages that another process sends are found within a second, and listeners have to poll.
 
-SIGTERM or Ctrl-C ends the host gracefully, within --grace. A second signal ends it at once.";
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Serve {
+SIGTERM or Ctrl-C ends the host gracefully, within --grace. A second signal ends it at once.")]
+pub(crate) struct Serve {
     /// The directory of the queues
     #[arg(value_name = "DIR")]
     place: PathBuf,

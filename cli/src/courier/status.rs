@@ -12,7 +12,9 @@ use crate::{
     settings::Settings,
 };
 
-pub(super) const AFTER_HELP: &str = "\
+/// Show where messages are: per queue and destination, or one message
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
 Example:
   reveille courier status queues
   reveille courier status queues 9f3c1a5e77d04b1c8a2e6f0d4b5c6a7e
@@ -24,10 +26,8 @@ messages in the history.
 With MESSAGE_ID, LAST KNOWN is the last machine that is known to have the message, and REASON says \
 why it waits or was not delivered. `ready`: it is still here, and goes to HOP. `sent`: NEXT \
 MACHINE has stored it, and no consumer sees it yet. `confirmed`: it is visible there; if the \
-destination is another machine, HOP passes it on, and `courier status` there shows the rest.";
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Status {
+destination is another machine, HOP passes it on, and `courier status` there shows the rest.")]
+pub(crate) struct Status {
     #[command(flatten)]
     dir: Dir,
     /// Show this message only

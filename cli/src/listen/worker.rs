@@ -45,7 +45,7 @@ pub(super) struct Worker {
     /// The pause after a command that could not be run.
     pause: Duration,
     /// Once cancelled, no further command starts.
-    stopped: CancellationToken,
+    pub(super) stopped: CancellationToken,
     /// Why the worker has stopped by itself.
     cause: OnceLock<EndCause>,
     /// At least one command was ended early because the listener ends.
@@ -108,15 +108,10 @@ impl Worker {
         self.cause.get().expect("it is set before").clone()
     }
 
-    /// Starts no further command.
-    pub(super) fn stop(&self) {
-        self.stopped.cancel();
-    }
-
     fn end(&self, cause: EndCause) {
         // Only the first cause counts.
         let _ = self.cause.set(cause);
-        self.stop();
+        self.stopped.cancel();
     }
 
     /// Handles one message.

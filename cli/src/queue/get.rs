@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Get {
+pub(crate) struct Get {
     #[command(flatten)]
     peek: Peek,
     /// How long the messages are hidden from others
@@ -27,7 +27,7 @@ pub(super) struct Get {
 
 /// The queue, the number of messages, and the form of their bodies.
 #[derive(Debug, clap::Args)]
-pub(super) struct Peek {
+pub(crate) struct Peek {
     #[command(flatten)]
     named: Named,
     /// Maximum number of messages, up to 1024
@@ -96,7 +96,7 @@ impl Peek {
 
     fn print(&self, first: Option<&[u8]>, rows: Vec<Value>) -> anyhow::Result<Exit> {
         match first {
-            Some(body) if self.raw => output::bytes(body)?,
+            Some(body) if self.raw => output::write(body)?,
             None if self.raw => {
                 output::note("no message is visible");
                 return Ok(Exit::NOT_FOUND);

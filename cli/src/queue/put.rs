@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Put {
+pub(crate) struct Put {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
@@ -39,7 +39,7 @@ pub(super) struct Put {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Move {
+pub(crate) struct Move {
     /// The source queue
     #[arg(value_name = "FROM_URL")]
     from: String,
@@ -209,12 +209,9 @@ impl<'a> Stored<'a> {
         mut line: String,
     ) -> anyhow::Result<Exit> {
         let acknowledged = self.acknowledged(queue).await;
-        (row["notified"], row["listeners"]) = (Value::Null, Value::Null);
-        if let Some(acknowledged) = acknowledged {
-            row["notified"] = acknowledged.is_ok().into();
-        }
+        row["notified"] = json!(acknowledged.map(|one| one.is_ok()));
+        row["listeners"] = json!(acknowledged.and_then(Result::ok));
         if let Some(Ok(listeners)) = acknowledged {
-            row["listeners"] = listeners.into();
             line.push_str(&told(listeners));
         }
         self.target.format.next(&row, line)?;

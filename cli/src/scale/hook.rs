@@ -8,7 +8,6 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Seek as _},
     pin::pin,
     process::Stdio,
-    sync::Arc,
     time::Duration,
 };
 
@@ -56,14 +55,15 @@ pub(super) struct HookArgs {
     hook_timeout: Duration,
 }
 
-struct Driver {
+struct Driver<'a> {
+    args: &'a Args,
+    /// The shell command.
+    hook: &'a str,
     agent: CentralAgent,
-    queues: Arc<[QueueAddress]>,
     client: Client,
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
     origin: Instant,
-    hook: Arc<Hook>,
     /// Prints decisions in this format, and calls nothing.
     dry_run: Option<Format>,
     /// The policy needs the latency.
@@ -84,11 +84,6 @@ type Called = Result<Option<usize>, String>;
 /// What the relay's lists state, and all latencies since the relay's start.
 type Look = (FleetLoad, Option<LatencyBuckets>);
 
-struct Hook {
-    command: String,
-    timeout: Duration,
-}
-
 /// A slower look has failed.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wait before a refused subscription is tried again.
@@ -101,7 +96,7 @@ const MOST_DIGITS: u64 = 32;
 /// Runs the central agent until it is stopped. A running call of the hook is awaited.
 pub(super) async fn run(
     args: &Args,
-    command: &str,
+    hook: &str,
     id: ListenerId,
     target: &Target,
     stop: &CancellationToken,
@@ -115,17 +110,14 @@ pub(super) async fn run(
     let client = target.client()?;
     let subscription = client.subscribe(CentralAgent::subscription(id, &args.queues)?)?;
     let mut driver = Driver {
+        args,
+        hook,
         reads_latency: policy.latency.is_some(),
         agent: CentralAgent::new(policy, options.hook_interval, fastrand::u64(..))?,
-        queues: args.queues.clone().into(),
         client,
         link: subscription.link(),
         subscription,
         origin: Instant::now(),
-        hook: Arc::new(Hook {
-            command: command.to_owned(),
-            timeout: options.hook_timeout,
-        }),
         dry_run: options.dry_run.then_some(target.format),
         latencies: None,
         caught_up: BTreeMap::new(),
@@ -134,7 +126,7 @@ pub(super) async fn run(
     driver.run(stop).await
 }
 
-impl Driver {
+impl Driver<'_> {
     /// Runs until it is stopped, or the relay refuses the subscription for good.
     async fn run(&mut self, stop: &CancellationToken) -> anyhow::Result<()> {
         self.follow_link();
@@ -149,9 +141,8 @@ impl Driver {
                     }
                 }
                 FleetStep::Look => {
-                    let (client, queues) = (self.client.clone(), Arc::clone(&self.queues));
-                    let doubts = self.doubts.clone();
-                    let look = look(&client, &queues, &doubts, self.reads_latency);
+                    let (client, doubts) = (self.client.clone(), self.doubts.clone());
+                    let look = look(&client, &self.args.queues, &doubts, self.reads_latency);
                     let look = self
                         .during(tokio::time::timeout(LOOK_TIMEOUT, look))
                         .await?;
@@ -161,21 +152,16 @@ impl Driver {
                     let (desired, current) = (decision.desired, decision.current);
                     let (backlog, reason) = (decision.backlog, &decision.reason);
                     if let Some(format) = self.dry_run {
-                        let row = json!({
-                            "desired": desired,
-                            "current": current,
-                            "backlog": backlog,
-                            "reason": reason,
-                        });
                         let current = current.map(|count| count.to_string());
                         let current = current.unwrap_or_else(|| "unknown".to_owned());
+                        let row = json!(decision);
                         format.next(&row, format_args!("{current} -> {desired}: {reason}"))?;
                         self.agent.on_success(None, self.now());
                         continue;
                     }
                     tracing::info!(desired, current, backlog, reason, "the hook is called");
-                    let hook = Arc::clone(&self.hook);
-                    let called = self.during(hook.call(&decision)).await?;
+                    let called = call(self.hook, self.args.hook.hook_timeout, &decision);
+                    let called = self.during(called).await?;
                     match called {
                         Ok(present) => self.agent.on_success(present, self.now()),
                         Err(why) => {
@@ -261,31 +247,28 @@ impl Driver {
     }
 }
 
-impl Hook {
-    async fn call(&self, decision: &FleetDecision) -> Called {
-        let current = decision.current.map(|count| count.to_string());
-        let environment = [
-            ("DESIRED", decision.desired.to_string()),
-            ("CURRENT", current.unwrap_or_default()),
-            ("BACKLOG", decision.backlog.to_string()),
-            ("REASON", decision.reason.clone()),
-        ];
-        let shell = ["sh", "-c", &self.command].map(OsString::from);
-        let failed = |error: std::io::Error| format!("it cannot be run: {error}");
-        // A file, and no pipe: a process in a group of its own may keep the output open.
-        let output = tempfile::tempfile().map_err(failed)?;
-        let stdout = output.try_clone().map_err(failed)?.into();
-        let mut process =
-            Process::start(&shell, environment, Stdio::null(), stdout).map_err(failed)?;
-        // A dropped process ends with its group.
-        match tokio::time::timeout(self.timeout, process.wait()).await {
-            Ok(Ok(status)) if status.success() => Ok(number_in(output)),
-            Ok(Ok(status)) => Err(status.to_string()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => {
-                let limit = Span(self.timeout);
-                Err(format!("it took longer than {limit}, and was killed"))
-            }
+async fn call(hook: &str, limit: Duration, decision: &FleetDecision) -> Called {
+    let current = decision.current.map(|count| count.to_string());
+    let environment = [
+        ("DESIRED", decision.desired.to_string()),
+        ("CURRENT", current.unwrap_or_default()),
+        ("BACKLOG", decision.backlog.to_string()),
+        ("REASON", decision.reason.clone()),
+    ];
+    let shell = ["sh", "-c", hook].map(OsString::from);
+    let failed = |error: std::io::Error| format!("it cannot be run: {error}");
+    // A file, and no pipe: a process in a group of its own may keep the output open.
+    let output = tempfile::tempfile().map_err(failed)?;
+    let stdout = output.try_clone().map_err(failed)?.into();
+    let mut process = Process::start(&shell, environment, Stdio::null(), stdout).map_err(failed)?;
+    // A dropped process ends with its group.
+    match tokio::time::timeout(limit, process.wait()).await {
+        Ok(Ok(status)) if status.success() => Ok(number_in(output)),
+        Ok(Ok(status)) => Err(status.to_string()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => {
+            let limit = Span(limit);
+            Err(format!("it took longer than {limit}, and was killed"))
         }
     }
 }
@@ -458,13 +441,6 @@ mod tests {
         assert_eq!((load.active_tasks, load.total_tasks), (3, 16));
     }
 
-    fn hook(command: &str, timeout: Duration) -> Hook {
-        Hook {
-            command: command.to_owned(),
-            timeout,
-        }
-    }
-
     #[tokio::test]
     async fn the_first_line_of_a_hook_is_the_present_count_and_a_failure_has_its_reason() {
         let agent = CentralAgent::new(FleetPolicy::default(), SECOND, 7);
@@ -492,7 +468,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                hook(command, SECOND * 60).call(&decision).await,
+                call(command, SECOND * 60, &decision).await,
                 called,
                 "{command}"
             );
@@ -502,7 +478,7 @@ mod tests {
             ("no-such-hook 3", SECOND * 60, "exit status: 127"),
             ("sleep 60", SECOND, "longer than 1s, and was killed"),
         ] {
-            let failed = hook(command, timeout).call(&decision).await;
+            let failed = call(command, timeout, &decision).await;
             let failed = failed.expect_err(command);
             assert!(failed.contains(words), "{command}: {failed}");
         }

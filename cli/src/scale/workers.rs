@@ -59,12 +59,9 @@ impl Workers for CommandWorkers {
         let quiet = format!("{{ {command}\n}} >/dev/null 2>&1");
         let shell = ["sh", "-c", &quiet].map(OsString::from);
         // A dropped process ends with its group.
-        let started = Process::start(&shell, [], Stdio::null(), Stdio::inherit());
-        let status = match started {
-            Ok(mut process) => process.wait().await,
-            Err(error) => Err(error),
-        };
-        match status {
+        let (stdin, stdout) = (Stdio::null(), Stdio::inherit());
+        let run = async { Process::start(&shell, [], stdin, stdout)?.wait().await };
+        match run.await {
             Ok(status) if status.success() => None,
             Ok(status) => Some(format!("--when-cmd: {status}")),
             Err(error) => Some(format!("--when-cmd: {error}")),

@@ -15,7 +15,7 @@ use crate::{base::task::blocking, error::Result};
 pub(crate) async fn check_file(path: &Path, thorough: bool) -> Result<Option<String>> {
     let owned = path.to_owned();
     let checked = blocking(move || first_problem(&owned, thorough));
-    let checked = checked.await.ok_or_else(|| error::panicked(path))?;
+    let checked = checked.await.map_err(|_| error::panicked(path))?;
     checked.map_err(|source| error::sql(path, source))
 }
 

@@ -3,14 +3,14 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
     time::Duration,
 };
 
 use super::waiters::WaiterList;
 use crate::{
     base::clock::Tick,
-    types::{Counted, Limits, Notification, QueueAddress},
+    types::{Limits, Notification, QueueAddress},
+    wire::{MOST_COUNTED, proto::Counted},
 };
 
 /// The queue of unsent entries.
@@ -88,7 +88,8 @@ impl Outbox {
 
     /// Merges an entry into the queued one with its key, if there is one.
     pub(super) fn merge(&mut self, entry: Entry) -> Option<Entry> {
-        match self.find(&entry.key) {
+        let position = self.index.get(&entry.key);
+        match position.and_then(|position| usize::try_from(position - self.first).ok()) {
             Some(at) => self.entries[at].merge(entry),
             None => return Some(entry),
         }
@@ -106,11 +107,6 @@ impl Outbox {
         self.index.remove(&entry.key);
         Some(entry)
     }
-
-    fn find(&self, key: &EntryKey) -> Option<usize> {
-        let position = self.index.get(key)?;
-        usize::try_from(position - self.first).ok()
-    }
 }
 
 /// Notifications with the same key are conflated: same queue, same due time, counted by the same relays.
@@ -120,7 +116,7 @@ pub(super) struct EntryKey {
     /// Due time on the timer grid; `None` for an immediate notification.
     pub(super) due: Option<Tick>,
     /// The epochs of [`Entry::counted`], in order.
-    pub(super) counted_by: Vec<Arc<str>>,
+    pub(super) counted_by: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -155,17 +151,14 @@ impl Entry {
 
     /// A relay has counted it.
     pub(super) fn was_counted(&mut self, counted: &Counted) {
-        let by = |other: &Counted| (*other.epoch).cmp(&counted.epoch);
+        let by = |other: &Counted| other.epoch.cmp(&counted.epoch);
         match self.counted.binary_search_by(by) {
             Ok(at) => self.counted[at].position = counted.position,
             // Of so many relays most have ended: what they have counted is of no use.
-            Err(_) if self.counted.len() == Counted::MOST => self.counted = vec![counted.clone()],
+            Err(_) if self.counted.len() == MOST_COUNTED => self.counted = vec![counted.clone()],
             Err(at) => self.counted.insert(at, counted.clone()),
         }
-        let epochs = self
-            .counted
-            .iter()
-            .map(|counted| Arc::clone(&counted.epoch));
+        let epochs = self.counted.iter().map(|counted| counted.epoch.clone());
         self.key.counted_by = epochs.collect();
     }
 

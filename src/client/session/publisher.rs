@@ -25,7 +25,8 @@ use crate::{
         fault::planted,
     },
     error::{Error, ErrorKind, Result},
-    types::{Counted, Limits, Notification, NotifyAnswer},
+    types::{Limits, Notification},
+    wire::{MOST_COUNTED, NotifyAnswer, proto::Counted},
 };
 
 /// How a publisher sends.
@@ -80,21 +81,13 @@ struct Request {
 /// The publisher's name in a request: key, length and the longest text.
 const MAX_NAME_BYTES: usize = 3 + Limits::MAX_TEXT;
 /// What relays have counted of a request: keys, lengths, epochs and positions.
-const COUNTED_BYTES: usize = Counted::MOST * (Limits::TOKEN + 20);
+const COUNTED_BYTES: usize = MOST_COUNTED * (Limits::TOKEN + 20);
 /// Maximum wait before the first retry.
 const RETRY_BASE: Duration = Duration::from_millis(100);
 /// Maximum wait before any retry.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Least spread of the requests of publishers that share a limit.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
-
-impl PublisherConfig {
-    /// Returns the bytes of a request that are available for entries.
-    fn entry_bytes(&self) -> usize {
-        let others = MAX_NAME_BYTES + COUNTED_BYTES;
-        self.request_bytes.saturating_sub(others)
-    }
-}
 
 impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
@@ -135,7 +128,7 @@ impl PublisherSession {
                 counted: Vec::new(),
             };
             self.waiters.add_to_list(&mut entry.waiters, id, index);
-            if let Some(entry) = self.retries.join(entry) {
+            if let Some(entry) = self.retries.entries.merge(entry) {
                 self.pending.push(entry);
             }
         }
@@ -147,7 +140,8 @@ impl PublisherSession {
         if now < self.retry_at || self.in_flight.len() >= self.config.pipeline {
             return None;
         }
-        let bytes = self.config.entry_bytes();
+        let others = MAX_NAME_BYTES + COUNTED_BYTES;
+        let bytes = self.config.request_bytes.saturating_sub(others);
         let mut entries = Vec::new();
         // One at a time and in turn, so that no other entry waits for all of them.
         let is_turn = !self.was_retry || self.pending.is_empty();
@@ -207,7 +201,8 @@ impl PublisherSession {
         }
         let (sent, sent_at, is_retry) = (request.entries.len(), request.sent_at, request.is_retry);
         if is_retry && answer.error.is_none() && answer.results.iter().any(Result::is_ok) {
-            self.retries.reset();
+            // The relay has room again.
+            self.retries.backoff.reset();
         }
         let mut results = answer.results.into_iter();
         let (mut unanswered, mut refused, mut failure) = (Vec::new(), Vec::new(), None);
@@ -244,7 +239,18 @@ impl PublisherSession {
         self.put_back(unanswered, is_retry);
         self.put_last(refused, is_retry);
         match failure {
-            Some(error) => self.put_off(&error, sent, sent_at, now, rng),
+            Some(error) => {
+                // One that came too soon after it had waited is followed by smaller ones: where publishers
+                // share a limit, the small requests of others take the room before a large one fits.
+                let too_soon = came_too_soon(&error);
+                if too_soon && self.too_soon_until.is_some_and(|until| sent_at >= until) {
+                    self.shrink(sent);
+                }
+                self.wait(&error, now, rng);
+                if too_soon {
+                    self.too_soon_until = Some(self.retry_at);
+                }
+            }
             None => self.succeeded(),
         }
         self.purge();
@@ -337,7 +343,7 @@ impl PublisherSession {
 
     /// Removes a caller that no longer waits. Its notifications are still sent.
     pub(crate) fn abandon(&mut self, waiter: WaiterId) {
-        self.waiters.abandon(waiter);
+        self.waiters.remove(waiter);
         self.purge();
     }
 
@@ -376,7 +382,7 @@ impl PublisherSession {
         let new: HashSet<EntryKey> = notifications
             .iter()
             .map(|notification| self.key(notification, now))
-            .filter(|key| !self.pending.contains(key) && !self.retries.contains(key))
+            .filter(|key| !self.pending.contains(key) && !self.retries.entries.contains(key))
             .collect();
         if waiting + new.len() > self.config.max_pending {
             let message = format!(
@@ -435,7 +441,7 @@ impl PublisherSession {
         let sent = self.in_flight.iter().filter(|request| request.is_retry);
         let sent: usize = sent.map(|request| request.entries.len()).sum();
         let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_pending);
-        let is_kept = kept < limit || self.retries.contains(&entry.key);
+        let is_kept = kept < limit || self.retries.entries.contains(&entry.key);
         let refusal = if is_kept {
             error.clone()
         } else {
@@ -448,27 +454,6 @@ impl PublisherSession {
         self.waiters.settle(waiters, &Err(refusal));
         if is_kept && !planted!(RefusedDropped) {
             self.retries.add(entry, error, now, rng);
-        }
-    }
-
-    /// Waits after a request of which entries are sent again. One that came too soon after it had
-    /// waited is followed by smaller ones: where publishers share a limit, the small requests of others
-    /// take the room before a large one fits.
-    fn put_off(
-        &mut self,
-        error: &Error,
-        sent: usize,
-        sent_at: Tick,
-        now: Tick,
-        rng: &mut fastrand::Rng,
-    ) {
-        let too_soon = came_too_soon(error);
-        if too_soon && self.too_soon_until.is_some_and(|until| sent_at >= until) {
-            self.shrink(sent);
-        }
-        self.wait(error, now, rng);
-        if too_soon {
-            self.too_soon_until = Some(self.retry_at);
         }
     }
 

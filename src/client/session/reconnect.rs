@@ -48,7 +48,7 @@ pub(crate) enum ReconnectStep {
 /// The state machine.
 #[derive(Debug)]
 pub(crate) struct Reconnect {
-    config: ReconnectConfig,
+    pub(super) config: ReconnectConfig,
     phase: Phase,
     backoff: Backoff,
     /// Other relays that are tried without a back-off, since the last stream that lasted.
@@ -64,7 +64,7 @@ pub(crate) struct Reconnect {
     /// Failed attempts since the last message.
     failures: Option<Failures>,
     /// Why there is no stream, in the relay's words where it gave any. `None` since the last message.
-    cause: Option<Arc<str>>,
+    pub(super) cause: Option<Arc<str>>,
 }
 
 /// Consecutive attempts to open a stream that brought no message.
@@ -158,11 +158,6 @@ impl Reconnect {
         }
     }
 
-    /// Returns the number of other relays.
-    pub(crate) fn others(&self) -> usize {
-        self.config.others
-    }
-
     /// Sets the number of other relays, which changes when a name is resolved.
     pub(crate) fn set_others(&mut self, others: usize) {
         let added = others.saturating_sub(self.config.others);
@@ -238,12 +233,18 @@ impl Reconnect {
         self.reset_if_stable(now);
         let is_away = error.is_some_and(|error| self.is_answer_of_proxy(error.kind()));
         self.leaves_relay = self.config.others > 0 && (is_away || leaves_relay(error));
-        let wait = if self.leaves_relay {
-            self.wait_before_other_relay(rng)
-        } else {
-            None
+        let wait = match self.untried.checked_sub(1).filter(|_| self.leaves_relay) {
+            // Each of the other relays may be well. The relay's own streams come at the same time, so
+            // the wait is spread.
+            Some(untried) => {
+                self.untried = untried;
+                jitter(self.config.base / 4, rng)
+            }
+            None => {
+                let requested = error.and_then(Error::retry_after).unwrap_or_default();
+                requested.min(Limits::MAX_RECONNECT_AFTER) + self.backoff.next(rng)
+            }
         };
-        let wait = wait.unwrap_or_else(|| requested_wait(error) + self.backoff.next(rng));
         self.phase = Phase::Waiting { until: now + wait };
         None
     }
@@ -251,13 +252,6 @@ impl Reconnect {
     /// Returns whether the next stream is to be opened at another relay.
     pub(crate) fn leaves_relay(&self) -> bool {
         self.leaves_relay
-    }
-
-    /// Returns a short wait for each of the other relays, which may be well. The relay's own streams
-    /// come at the same time, so it is spread.
-    fn wait_before_other_relay(&mut self, rng: &mut fastrand::Rng) -> Option<Duration> {
-        self.untried = self.untried.checked_sub(1)?;
-        Some(jitter(self.config.base / 4, rng))
     }
 
     /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
@@ -311,13 +305,9 @@ impl Reconnect {
     pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
         let failures = self.failures.as_mut()?;
         let duration = now.since(failures.since);
-        if failures.attempts < OUTAGE_ATTEMPTS && duration < OUTAGE_MIN_DURATION {
-            return None;
-        }
-        if failures
-            .logged_at
-            .is_some_and(|logged_at| now < logged_at + OUTAGE_LOG_INTERVAL)
-        {
+        let is_short = failures.attempts < OUTAGE_ATTEMPTS && duration < OUTAGE_MIN_DURATION;
+        let is_logged = |at: Tick| now < at + OUTAGE_LOG_INTERVAL;
+        if is_short || failures.logged_at.is_some_and(is_logged) {
             return None;
         }
         failures.logged_at = Some(now);
@@ -326,11 +316,6 @@ impl Reconnect {
             duration,
             reason: self.cause.clone().unwrap_or_default(),
         })
-    }
-
-    /// States why this side has ended the stream.
-    pub(crate) fn set_cause_of_leaving(&mut self, cause: Option<Arc<str>>) {
-        self.cause = cause;
     }
 
     /// Returns why there is no stream: for people, once for each cause.
@@ -357,10 +342,7 @@ impl Reconnect {
     /// and credentials are rotated behind a parked fleet. A listener that gave up then would miss
     /// every later wake-up; a retry costs one request in ten seconds.
     fn is_final_here(&self, kind: ErrorKind) -> bool {
-        match kind {
-            ErrorKind::Invalid => true,
-            kind => !self.ever_connected && is_final(kind),
-        }
+        kind == ErrorKind::Invalid || !self.ever_connected && is_final(kind)
     }
 
     /// Returns whether a proxy may answer so while the relay behind it is away: a relay has served
@@ -381,13 +363,7 @@ impl Reconnect {
 
     /// Counts an attempt that failed before its first message.
     fn note_failure(&mut self, now: Tick) {
-        if matches!(
-            self.phase,
-            Phase::Open {
-                first_message: Some(_),
-                ..
-            }
-        ) {
+        if self.state() == ConnectionState::Connected {
             return;
         }
         let failures = self.failures.get_or_insert(Failures {
@@ -425,14 +401,6 @@ fn said_at_goodbye(reason: GoodbyeReason) -> &'static str {
         GoodbyeReason::Revoked => "the relay withdrew the permission to listen",
         GoodbyeReason::Unspecified => "the relay ended the stream",
     }
-}
-
-/// Returns the wait that the relay requested, at most [`Limits::MAX_RECONNECT_AFTER`].
-fn requested_wait(error: Option<&Error>) -> Duration {
-    let requested = error.and_then(Error::retry_after);
-    requested
-        .unwrap_or_default()
-        .min(Limits::MAX_RECONNECT_AFTER)
 }
 
 /// Returns whether another relay may serve what this one did not: it cannot be reached, ends, or has no

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::outbox::{Entry, EntryKey, Outbox};
+use super::outbox::{Entry, Outbox};
 use crate::{
     base::{backoff::Backoff, clock::Tick},
     error::Error,
@@ -19,7 +19,7 @@ pub(super) struct Retries {
     next_round: Tick,
     /// A round has begun, and the wait for the next one is not drawn yet: the first refusal draws it.
     began: bool,
-    backoff: Backoff,
+    pub(super) backoff: Backoff,
 }
 
 /// Maximum wait before the first round.
@@ -53,15 +53,6 @@ impl Retries {
         }
     }
 
-    /// Adds a notification to the entry with its key, if there is one.
-    pub(super) fn join(&mut self, entry: Entry) -> Option<Entry> {
-        self.entries.merge(entry)
-    }
-
-    pub(super) fn contains(&self, key: &EntryKey) -> bool {
-        self.entries.contains(key)
-    }
-
     /// Returns when entries may be sent.
     pub(super) fn due_at(&self) -> Option<Tick> {
         match (self.due, self.entries.is_empty()) {
@@ -86,10 +77,5 @@ impl Retries {
     pub(super) fn put_back(&mut self, entry: Entry) {
         self.entries.put_back(entry);
         self.due = (self.due + 1).min(self.entries.len());
-    }
-
-    /// The relay has room again.
-    pub(super) fn reset(&mut self) {
-        self.backoff.reset();
     }
 }

@@ -118,7 +118,7 @@ impl SubscriptionSession {
                         reconnect_after: Duration::ZERO,
                     };
                     self.reconnect.goodbye(now, goodbye, rng);
-                    self.reconnect.set_cause_of_leaving(cause);
+                    self.reconnect.cause = cause;
                 }
             }
             SubscribeEvent::Unknown => {}
@@ -128,12 +128,8 @@ impl SubscriptionSession {
     /// Numbers a report and returns the id of its subscription.
     pub(crate) fn report(&mut self, report: &mut Report) -> Result<Arc<str>> {
         report.check()?;
-        let missing = || {
-            Error::new(
-                ErrorKind::Unavailable,
-                "no stream just now: report after the next welcome",
-            )
-        };
+        let message = "no stream just now: report after the next welcome";
+        let missing = || Error::new(ErrorKind::Unavailable, message);
         let id = Arc::clone(&self.welcome().ok_or_else(missing)?.subscription_id);
         self.last_report += 1;
         report.number = self.last_report;
@@ -179,7 +175,7 @@ impl SubscriptionSession {
     /// are, each is tried once.
     fn may_leave_degraded(&self, now: Tick) -> bool {
         let long = |since: Tick| now.since(since) >= DEGRADED_FOR;
-        self.degraded_since.is_some_and(long) && self.degraded_left < self.reconnect.others()
+        self.degraded_since.is_some_and(long) && self.degraded_left < self.reconnect.config.others
     }
 
     /// Returns why wake-ups do not arrive, or do not stand for all notifications.

@@ -9,7 +9,8 @@ use super::{PublisherConfig, PublisherSession, WaiterId, waiters::Completion};
 use crate::{
     base::clock::Tick,
     error::{Error, Result},
-    types::{Accepted, Notification, NotifyAnswer},
+    types::{Accepted, Notification},
+    wire::NotifyAnswer,
 };
 
 fn at(millis: u64) -> Tick {

@@ -40,7 +40,7 @@ pub(super) type WaiterList = Vec<(WaiterId, usize)>;
 const MIN_PURGE: usize = 64;
 
 #[derive(Debug)]
-struct Waiter {
+pub(super) struct Waiter {
     results: Vec<Option<Result<Accepted>>>,
     missing: usize,
     deadline: Tick,
@@ -63,11 +63,6 @@ impl Waiters {
             self.complete(id);
         }
         id
-    }
-
-    /// Removes a caller that no longer waits.
-    pub(super) fn abandon(&mut self, id: WaiterId) {
-        self.remove(id);
     }
 
     /// Adds a caller to an entry's waiter list.
@@ -152,7 +147,8 @@ impl Waiters {
         self.completions.push(Completion { waiter, results });
     }
 
-    fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
+    /// Removes a caller that is answered, or no longer waits.
+    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.deadlines.remove(&(waiter.deadline, id));
         self.missing -= waiter.missing;

@@ -17,7 +17,7 @@ use tonic::{Streaming, transport::Endpoint};
 use super::{HostConfig, Shared};
 use crate::{
     base::{backoff::Backoff, causes::with_causes, task::Scope},
-    client::{ClientTls, Connector, Credential, RelayChannel},
+    client::{ClientTls, Connector, Credential},
     courier::handover::SenderSession,
     error::{Error, ErrorKind, Result},
     queue::sqlite::clock::{self, Micros},
@@ -114,7 +114,7 @@ async fn connection(
         let text = format!("`{authority}` cannot be reached");
         Error::new(ErrorKind::Unavailable, text).with_source(error)
     })?;
-    let mut client = CourierClient::new(RelayChannel::new(channel, credential));
+    let mut client = CourierClient::new(credential.over(channel));
     let _open = shared.connections.token();
     // One request is on the way at a time.
     let (requests, stream) = mpsc::channel(1);

@@ -22,14 +22,10 @@ mod tests;
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
-    base::{
-        backoff::Backoff,
-        duration::{self, Span},
-        fault::planted,
-    },
+    base::{backoff::Backoff, duration::Span, fault::planted},
     error::{Error, Result},
     types::{ListenerId, QueueAddress, SubscribeOptions},
 };
@@ -82,7 +78,7 @@ pub struct FleetLoad {
 }
 
 /// A call of the hook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FleetDecision {
     /// How many nodes there are to be.
@@ -176,8 +172,7 @@ fn cool_down() -> Duration {
 }
 
 fn span<'de, D: Deserializer<'de>, T: From<Duration>>(text: D) -> Result<T, D::Error> {
-    let span = duration::parse(&String::deserialize(text)?).map_err(D::Error::custom)?;
-    Ok(span.into())
+    Span::deserialize(text).map(|Span(span)| span.into())
 }
 
 impl FleetPolicy {
@@ -186,31 +181,24 @@ impl FleetPolicy {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the field's name and its rule.
     pub fn check(&self) -> Result<()> {
-        for (name, is_zero) in [
-            ("max", self.max == 0),
-            ("backlog_per_node", self.backlog_per_node == Some(0)),
-            ("step_up", self.step_up == Some(0)),
-            ("step_down", self.step_down == Some(0)),
+        let (count, span) = ("must be 1 or more", "must be longer than 0");
+        let share = "must be above 0 and at most 1";
+        let is_share = |share: f64| share > 0.0 && share <= 1.0;
+        for (name, is_wrong, rule) in [
+            ("max", self.max == 0, count),
+            ("backlog_per_node", self.backlog_per_node == Some(0), count),
+            ("step_up", self.step_up == Some(0), count),
+            ("step_down", self.step_down == Some(0), count),
+            ("latency", self.latency == Some(Duration::ZERO), span),
+            ("busy_share", !self.busy_share.is_none_or(is_share), share),
         ] {
-            if is_zero {
-                return Err(Error::invalid(name, "must be 1 or more"));
+            if is_wrong {
+                return Err(Error::invalid(name, rule));
             }
         }
         if self.min > self.max {
             let rule = format_args!("must be at most max ({}), not {}", self.max, self.min);
             return Err(Error::invalid("min", rule));
-        }
-        if self.latency == Some(Duration::ZERO) {
-            return Err(Error::invalid("latency", "must be longer than 0"));
-        }
-        if self
-            .busy_share
-            .is_some_and(|share| !(share > 0.0 && share <= 1.0))
-        {
-            return Err(Error::invalid(
-                "busy_share",
-                "must be above 0 and at most 1",
-            ));
         }
         if self.backlog_per_node.is_none() && self.latency.is_none() && self.busy_share.is_none() {
             let rule = "must be stated, or `latency`, or `busy_share`";

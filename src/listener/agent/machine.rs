@@ -388,7 +388,7 @@ impl AgentMachine {
         now: Tick,
     ) {
         let one = &mut self.queues[queue];
-        if stream != one.reporter.stream() {
+        if stream != one.reporter.stream {
             // An earlier stream's answer came late.
             return;
         }
@@ -603,7 +603,7 @@ impl AgentMachine {
         for one in &mut self.queues {
             if one.renew_at <= now {
                 one.renew_at = now + RENEW_EVERY;
-                let covered = one.reporter.covered();
+                let covered = one.reporter.covered;
                 one.reporter.found(covered, now);
             }
         }
@@ -683,7 +683,7 @@ impl AgentMachine {
         let workers = || self.workers().filter(of_queue);
         AgentReport {
             pending,
-            stream: self.queues[queue].reporter.stream(),
+            stream: self.queues[queue].reporter.stream,
             capacity,
             running: workers().count(),
             slots: self.config.max,

@@ -36,14 +36,14 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Default)]
 pub(crate) struct Reporter {
     /// Number of streams that received a Welcome; 0 means that there is no stream to report on.
-    stream: u64,
+    pub(crate) stream: u64,
     connected: bool,
     /// The newest wake-up of this stream: its sequence, and the wake count when it arrived.
     sequence: u64,
     woken: u64,
     state: ReportState,
     /// The newest snapshot of a completed get.
-    covered: Snapshot,
+    pub(crate) covered: Snapshot,
     /// The last report that this stream's relay acknowledged.
     acknowledged: Option<SentReport>,
     /// When to report BUSY or DRAINED.
@@ -114,11 +114,6 @@ impl Reporter {
         self.connected && self.stream > 0
     }
 
-    /// Returns the number of the newest stream.
-    pub(crate) fn stream(&self) -> u64 {
-        self.stream
-    }
-
     /// The relay must be told now, whatever the state.
     pub(crate) fn request(&mut self, now: Tick) {
         self.due = Some(now);
@@ -129,11 +124,6 @@ impl Reporter {
         if self.state == ReportState::Busy {
             self.state = ReportState::Unspecified;
         }
-    }
-
-    /// Returns the newest snapshot of a completed get.
-    pub(crate) fn covered(&self) -> Snapshot {
-        self.covered
     }
 
     /// A wake-up arrived, as wake number `wake_count`.

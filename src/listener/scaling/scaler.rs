@@ -43,7 +43,7 @@ pub(crate) struct ScalerConfig {
 pub(crate) struct Scaler {
     config: ScalerConfig,
     mode: ListenerMode,
-    tasks: Tasks,
+    pub(crate) tasks: Tasks,
     /// Number of wakes so far.
     wake_count: u64,
     /// The wake count at the newest get that was issued.
@@ -71,7 +71,7 @@ pub(crate) struct Scaler {
     /// The time of the last depth query.
     depth_at: Option<Tick>,
     most_active: usize,
-    reporter: Reporter,
+    pub(crate) reporter: Reporter,
 }
 
 /// The driver's next step.
@@ -84,28 +84,18 @@ pub(crate) enum Step {
     /// Read the queue's depth, ask the policy for a number of tasks, then call
     /// [`Scaler::on_depth`].
     QueryDepth,
-    /// Send a report, then call [`Scaler::on_report_answered`].
+    /// Send a report, then call [`Reporter::on_answered`].
     Report(PendingReport),
     /// Wait until this time or until the next event.
     Wait(Tick),
 }
 
-/// The action of a task that got a slot.
+/// The action of a task that got a slot, after an empty get, after a failed get, or when all its messages
+/// are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begin {
-    /// Get a batch.
+pub(crate) enum TaskAction {
+    /// Get a batch now.
     Get,
-    /// Release the slot and sleep until this time.
-    Sleep(Tick),
-    /// End: the work that it was started for is gone. The machine has removed the task.
-    Leave,
-}
-
-/// The action of a task after an empty get, a failed get, or when all its messages are handled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterEmpty {
-    /// Poll again at once: a wake arrived since the get.
-    Again,
     /// Release the slot and sleep until this time, or until an earlier wake.
     Sleep(Tick),
     /// End. The machine has removed the task.
@@ -242,16 +232,13 @@ impl Scaler {
         self.stopped = true;
     }
 
-    /// Sets the policy's number of tasks for the known depth. It may exceed the number of batches:
-    /// a task that only polls stays allowed.
-    pub(crate) fn set_policy_limit(&mut self, most: usize) {
-        self.policy_limit = most.max(1);
-    }
-
-    /// The depth query ended: `tasks` are wanted; `None` where the depth could not be read.
-    pub(crate) fn on_depth(&mut self, tasks: Option<usize>, now: Tick) {
+    /// The depth query ended: `tasks` are wanted, and the policy allows `most`, which may exceed the number
+    /// of batches: a task that only polls stays allowed. `None` where the depth could not be read.
+    pub(crate) fn on_depth(&mut self, wanted: Option<(usize, usize)>, now: Tick) {
         (self.depth_query, self.depth_at) = (DepthQuery::Idle, Some(now));
-        if let Some(tasks) = tasks.filter(|_| self.emptied.is_none()) {
+        let Some((tasks, most)) = wanted else { return };
+        self.policy_limit = most.max(1);
+        if self.emptied.is_none() {
             self.wanted = tasks;
             self.believe();
         }
@@ -278,21 +265,6 @@ impl Scaler {
             _ => None,
         }
         .filter(|until| *until > now)
-    }
-
-    /// Messages become visible after `delay`, and no other process reports them.
-    pub(crate) fn add_hidden(&mut self, delay: Duration, now: Tick) {
-        self.reporter.add_hidden(delay, now);
-    }
-
-    /// Returns whether a report waits to be sent or answered.
-    pub(crate) fn has_pending_report(&self, now: Tick) -> bool {
-        self.reporter.has_pending_report(now)
-    }
-
-    /// The report in flight was answered.
-    pub(crate) fn on_report_answered(&mut self, error: Option<ErrorKind>, now: Tick) {
-        self.reporter.on_answered(error, now);
     }
 
     /// Counts a wake; returns whether a sleeping task was woken early for it.
@@ -364,16 +336,16 @@ impl Scaler {
         id
     }
 
-    fn sleep(&mut self, id: TaskId, until: Tick) -> AfterEmpty {
+    fn sleep(&mut self, id: TaskId, until: Tick) -> TaskAction {
         if let Some(task) = self.tasks.list.get_mut(&id) {
             task.state = TaskState::Sleeping { until };
         }
-        AfterEmpty::Sleep(until)
+        TaskAction::Sleep(until)
     }
 
-    fn leave(&mut self, id: TaskId) -> AfterEmpty {
+    fn leave(&mut self, id: TaskId) -> TaskAction {
         self.tasks.list.remove(&id);
-        AfterEmpty::Leave
+        TaskAction::Leave
     }
 
     /// Returns whether a task that holds messages need not poll: another task polls, or the relay
@@ -384,16 +356,6 @@ impl Scaler {
 
     fn may_leave(&self, id: TaskId) -> bool {
         self.mode == ListenerMode::Pushed || self.tasks.another_polls(Some(id))
-    }
-
-    /// Returns whether no task holds a message or may receive one from a get in flight.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.tasks.is_idle()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn tasks(&self) -> &Tasks {
-        &self.tasks
     }
 
     #[cfg(test)]
@@ -407,25 +369,22 @@ impl Scaler {
 /// wake-ups.
 impl Scaler {
     /// A task got a slot. R17: its get covers all wakes that are counted by now.
-    pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
+    pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> TaskAction {
         let surplus = self.emptied.is_some() && !self.has_unserved_wake() && self.may_leave(id);
         let busy = |task: &&Task| task.holds || task.is_getting();
         let busy_others = self.tasks.others(Some(id)).filter(busy).count();
         let Some(task) = self.tasks.list.get_mut(&id) else {
-            return Begin::Leave;
+            return TaskAction::Leave;
         };
         if task.extra_poller && !task.holds && busy_others >= self.policy_limit {
             // The policy allows no task for messages that it would find.
-            self.tasks.list.remove(&id);
-            return Begin::Leave;
+            return self.leave(id);
         }
         match task.state {
-            TaskState::Starting { .. } if surplus => {
-                self.tasks.list.remove(&id);
-                return Begin::Leave;
-            }
+            // The work that it was started for is gone.
+            TaskState::Starting { .. } if surplus => return self.leave(id),
             TaskState::Sleeping { until } | TaskState::Failing { until } if until > now => {
-                return Begin::Sleep(until);
+                return TaskAction::Sleep(until);
             }
             _ => {}
         }
@@ -433,7 +392,7 @@ impl Scaler {
         task.snapshot = self.reporter.snapshot(self.wake_count);
         self.issued_wake = self.wake_count;
         self.most_active = self.most_active.max(self.tasks.count_active());
-        Begin::Get
+        TaskAction::Get
     }
 
     /// A get found messages; `full` where it found as many as requested. Returns whether they end
@@ -494,7 +453,7 @@ impl Scaler {
         idle: Idle,
         now: Tick,
         chance: f64,
-    ) -> AfterEmpty {
+    ) -> TaskAction {
         if planted!(LeaveUnarmed)
             && let Some(task) = self.tasks.list.get_mut(&id)
         {
@@ -503,7 +462,7 @@ impl Scaler {
         }
         let longest = self.backoff().longest(chance);
         let Some(task) = self.tasks.list.get_mut(&id) else {
-            return AfterEmpty::Leave;
+            return TaskAction::Leave;
         };
         (task.was_idle, task.full) = (true, false);
         task.failures.reset();
@@ -511,7 +470,7 @@ impl Scaler {
         self.answered_wake = self.answered_wake.max(snapshot.wake_count);
         if snapshot.wake_count != self.wake_count {
             task.state = TaskState::Ready;
-            return AfterEmpty::Again;
+            return TaskAction::Get;
         }
         let holds = task.holds;
         (self.emptied, self.backlog, self.target) = (Some(snapshot), false, 0);
@@ -537,7 +496,7 @@ impl Scaler {
         visibility: Duration,
         now: Tick,
         rng: &mut fastrand::Rng,
-    ) -> AfterEmpty {
+    ) -> TaskAction {
         let refused = matches!(
             kind,
             ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
@@ -555,7 +514,7 @@ impl Scaler {
             return self.leave(id);
         }
         let Some(task) = self.tasks.list.get_mut(&id) else {
-            return AfterEmpty::Leave;
+            return TaskAction::Leave;
         };
         // More tasks would fail as well.
         self.target = 0;
@@ -566,7 +525,7 @@ impl Scaler {
         };
         let until = now + wait;
         (task.state, task.was_idle) = (TaskState::Failing { until }, true);
-        AfterEmpty::Sleep(until)
+        TaskAction::Sleep(until)
     }
 
     /// A task that holds messages has free places; `half` if at least half of its places are free.
@@ -609,11 +568,11 @@ impl Scaler {
 
     /// A task has handled all its messages. It issues one more get, unless its last get found
     /// nothing and no wake arrived since (R17: only then may a task leave), or it still sleeps.
-    pub(crate) fn done(&mut self, id: TaskId, now: Tick) -> AfterEmpty {
+    pub(crate) fn done(&mut self, id: TaskId, now: Tick) -> TaskAction {
         let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
         let emptied = self.emptied;
         let Some(task) = self.tasks.list.get_mut(&id) else {
-            return AfterEmpty::Leave;
+            return TaskAction::Leave;
         };
         task.holds = false;
         let spent = certain && task.idle_count > 0 && emptied == Some(task.snapshot);
@@ -621,12 +580,12 @@ impl Scaler {
             TaskState::Sleeping { until } | TaskState::Failing { until }
                 if until != Tick::NEVER =>
             {
-                AfterEmpty::Sleep(until)
+                TaskAction::Sleep(until)
             }
             _ if spent => self.leave(id),
             _ => {
                 task.state = TaskState::Ready;
-                AfterEmpty::Again
+                TaskAction::Get
             }
         };
         if let Some(snapshot) = emptied

@@ -215,7 +215,7 @@ impl Tasks {
     }
 
     /// Returns whether no task holds a message or may receive one from a get in flight.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.list.values().all(|task| {
             !task.holds
                 && !matches!(

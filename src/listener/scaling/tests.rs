@@ -12,10 +12,10 @@ use crate::{
     types::{ConnectionState, LinkState, ReportState},
 };
 
-use AfterEmpty::{Again, Leave, Sleep};
 use ConnectionState::{Connected, Reconnecting};
 use ListenerMode::{Polling, Pushed};
 use ReportState::{Busy, Drained};
+use TaskAction::{Get, Leave, Sleep};
 
 /// A scaler and its time; the random number is always 0.5.
 struct Bench {
@@ -72,19 +72,19 @@ impl Bench {
         self.scaler.on_wake_up(sequence, self.now);
     }
 
-    fn begin(&mut self, task: TaskId) -> Begin {
+    fn begin(&mut self, task: TaskId) -> TaskAction {
         self.scaler.begin(task, self.now)
     }
 
     fn polls(&mut self, task: TaskId) {
-        assert_eq!(self.begin(task), Begin::Get);
+        assert_eq!(self.begin(task), Get);
     }
 
     fn finds(&mut self, task: TaskId, full: bool) -> bool {
         self.scaler.found(task, full, self.now)
     }
 
-    fn done(&mut self, task: TaskId) -> AfterEmpty {
+    fn done(&mut self, task: TaskId) -> TaskAction {
         self.scaler.done(task, self.now)
     }
 
@@ -116,7 +116,7 @@ impl Bench {
     }
 
     fn hides(&mut self, delay: Duration) {
-        self.scaler.add_hidden(delay, self.now);
+        self.scaler.reporter.add_hidden(delay, self.now);
     }
 
     fn places_free(&mut self, task: TaskId, half: bool) {
@@ -130,13 +130,14 @@ impl Bench {
     /// The depth is asked for and answered.
     fn depth(&mut self, tasks: Option<usize>) {
         assert_eq!(self.step(), Step::QueryDepth);
-        self.scaler.on_depth(tasks, self.now);
+        let wanted = tasks.map(|tasks| (tasks, usize::MAX));
+        self.scaler.on_depth(wanted, self.now);
     }
 
     /// Takes the report that is due, and answers it with this error.
     fn refused(&mut self, error: ErrorKind) {
         assert!(matches!(self.step(), Step::Report(_)));
-        self.scaler.on_report_answered(Some(error), self.now);
+        self.scaler.reporter.on_answered(Some(error), self.now);
     }
 
     /// Takes the report that is due: its state and its sequence.
@@ -154,11 +155,11 @@ impl Bench {
 
     fn gets(&mut self) -> TaskId {
         let task = self.started();
-        assert_eq!(self.scaler.begin(task, self.now), Begin::Get);
+        assert_eq!(self.scaler.begin(task, self.now), Get);
         task
     }
 
-    fn finds_nothing(&mut self, task: TaskId) -> AfterEmpty {
+    fn finds_nothing(&mut self, task: TaskId) -> TaskAction {
         let (_, idle) = self.scaler.idle(task, self.now, 0.5);
         self.scaler.after_empty(task, idle, self.now, 0.5)
     }
@@ -169,7 +170,7 @@ impl Bench {
             Step::Report(due) => due,
             other => panic!("nothing is reported: {other:?}"),
         };
-        self.scaler.on_report_answered(None, self.now);
+        self.scaler.reporter.on_answered(None, self.now);
         due
     }
 
@@ -197,7 +198,7 @@ fn a_wake_up_starts_one_get_and_a_second_wake_up_during_it_none() {
     let task = bench.gets();
     bench.wake(2);
     bench.waits();
-    assert_eq!(bench.finds_nothing(task), Again, "R17: it moved");
+    assert_eq!(bench.finds_nothing(task), Get, "R17: it moved");
     bench.polls(task);
     bench.leaves(task);
     assert_eq!(bench.told_state(), (Drained, 2));
@@ -211,7 +212,7 @@ fn a_stop_from_a_hook_does_not_override_the_generation() {
     let task = bench.gets();
     bench.wake(2);
     let rest = bench.scaler.after_empty(task, Idle::Stop, bench.now, 0.5);
-    assert_eq!(rest, Again);
+    assert_eq!(rest, Get);
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn a_full_batch_after_idleness_asks_for_the_depth_and_the_difference_is_started(
     // The queue is empty before the third task has a slot.
     bench.goes_on(task);
     bench.leaves(task);
-    assert_eq!(bench.begin(late), Begin::Leave, "for nothing");
+    assert_eq!(bench.begin(late), Leave, "for nothing");
 }
 
 #[test]
@@ -299,7 +300,7 @@ fn the_last_task_stays_without_wake_ups() {
         let Sleep(until) = bench.finds_nothing(task) else {
             panic!("it ends after {idle_count}");
         };
-        assert_eq!(bench.begin(task), Begin::Sleep(until));
+        assert_eq!(bench.begin(task), Sleep(until));
         bench.now = until;
         bench.polls(task);
     }
@@ -315,12 +316,12 @@ fn a_listener_without_its_relay_polls_within_half_a_minute_until_it_is_back() {
     bench.link(1, Reconnecting);
     assert_eq!(bench.scaler.mode(), Polling);
     let task = bench.started();
-    let Begin::Sleep(until) = bench.begin(task) else {
+    let Sleep(until) = bench.begin(task) else {
         panic!("a fleet does not poll all at once");
     };
     assert!(until.since(bench.now) <= seconds(30));
     bench.link(2, Connected);
-    let Begin::Sleep(soon) = bench.begin(task) else {
+    let Sleep(soon) = bench.begin(task) else {
         panic!("spread");
     };
     assert!(soon.since(bench.now) <= seconds(2));

@@ -284,20 +284,11 @@ impl<'a> Presented<'a> {
                 config.tokens().verify(text, now)
             }
             Self::Bearer(text) => jwt::verify(config.issuer_keys(), text, now),
-            Self::Certificate(names) => {
-                let (principal, is_only) = config
-                    .certificates()
-                    .principal(names)
-                    .ok_or(Denial::UnknownCertificate)?;
-                if !is_only {
-                    return Err(Denial::NoPrincipal);
-                }
-                Ok(Verified {
-                    principal: principal.clone(),
-                    by: "certificate".into(),
-                    expires_at: None,
-                })
-            }
+            Self::Certificate(names) => Ok(Verified {
+                principal: config.certificates().principal(names)?.clone(),
+                by: "certificate".into(),
+                expires_at: None,
+            }),
         }
     }
 }

@@ -18,12 +18,13 @@ use serde::Deserialize;
 
 use self::rules::RuleForm;
 use super::{
+    denial::Denial,
     jwt::IssuerSettings,
     policy::Policy,
     principal::{Principal, check_principal},
     public_key::{IssuerKey, PublicKey, parse_jwks},
     quota::LimitForm,
-    token::{Digest, TokenFile, TokenRecord, TokenTable, digest},
+    token::{Digest, TokenFile, TokenTable, digest},
 };
 use crate::{
     base,
@@ -266,7 +267,7 @@ impl AuthConfig {
         &self.own.value.certificates
     }
 
-    pub(super) fn tokens(&self) -> &TokenTable {
+    pub(crate) fn tokens(&self) -> &TokenTable {
         &self.tokens.value
     }
 
@@ -281,14 +282,6 @@ impl AuthConfig {
     /// Returns the number of tokens.
     pub fn token_count(&self) -> usize {
         self.tokens().len()
-    }
-
-    /// Returns the tokens that were added, changed or removed since another configuration.
-    pub(crate) fn token_changes<'a>(
-        &'a self,
-        former: &'a Self,
-    ) -> impl Iterator<Item = (&'a TokenRecord, &'static str)> {
-        self.tokens().changes(former.tokens())
     }
 
     /// Returns the number of issuers of JWTs.
@@ -331,13 +324,15 @@ impl Certificates {
         Ok(Self(known))
     }
 
-    /// Returns the principal of the first known name, and whether all known names have the same one.
-    pub(super) fn principal(&self, names: &[String]) -> Option<(&Principal, bool)> {
-        let mut known = names
-            .iter()
-            .filter_map(|name| self.0.get(&comparable(name)));
-        let first = known.next()?;
-        Some((first, known.all(|other| other == first)))
+    /// Returns the principal of the known names, which must be the same one.
+    pub(super) fn principal(&self, names: &[String]) -> Result<&Principal, Denial> {
+        let known = |name: &String| self.0.get(&comparable(name));
+        let mut known = names.iter().filter_map(known);
+        let first = known.next().ok_or(Denial::UnknownCertificate)?;
+        match known.all(|other| other == first) {
+            true => Ok(first),
+            false => Err(Denial::NoPrincipal),
+        }
     }
 }
 

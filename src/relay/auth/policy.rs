@@ -160,8 +160,10 @@ impl Rule {
         match target {
             Target::Queue(address) => self.queues.iter().any(|queue| queue.matches(address)),
             Target::Selector(selector) => self.queues.iter().any(|queue| queue.covers(selector)),
-            Target::Flag(name) => self.flags.iter().any(|flag| flag.matches(name.as_str())),
-            Target::FlagPrefix(prefix) => self.flags.iter().any(|flag| flag.covers(prefix)),
+            Target::Flag(name) => self.flags.iter().any(|flag| flag.0.matches(name.as_str())),
+            Target::FlagPrefix(prefix) => {
+                self.flags.iter().any(|flag| flag.0.covers_prefix(prefix))
+            }
             Target::Relay => true,
         }
     }

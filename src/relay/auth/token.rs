@@ -10,7 +10,6 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -29,7 +28,7 @@ use super::{
     principal::{Principal, Verified, check_principal},
 };
 use crate::{
-    base::{random::random, secret::Secret},
+    base::{random::random, secret::Secret, text::opaque_debug},
     error::{Error, ErrorKind, Result},
     types::check_text,
 };
@@ -46,7 +45,7 @@ pub struct NewToken {
 }
 
 /// A new token. Only here does its text exist: the file keeps a digest.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct IssuedToken {
     id: String,
     text: Secret,
@@ -91,7 +90,7 @@ struct TextTime(SystemTime);
 
 /// The loaded tokens, by id.
 #[derive(Debug, Default)]
-pub(super) struct TokenTable(BTreeMap<String, TokenRecord>);
+pub(crate) struct TokenTable(BTreeMap<String, TokenRecord>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,12 +125,6 @@ impl IssuedToken {
     /// Returns the token's text, to be shown once.
     pub fn reveal(&self) -> &str {
         self.text.reveal()
-    }
-}
-
-impl fmt::Debug for IssuedToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IssuedToken({}, (secret))", self.id)
     }
 }
 
@@ -305,7 +298,7 @@ impl TokenTable {
     }
 
     /// Returns the tokens that were added, changed or removed since another table.
-    pub(super) fn changes<'a>(
+    pub(crate) fn changes<'a>(
         &'a self,
         former: &'a Self,
     ) -> impl Iterator<Item = (&'a TokenRecord, &'static str)> {
@@ -343,12 +336,8 @@ impl TokenTable {
     }
 }
 
-impl fmt::Debug for TokenRecord {
-    /// Without the digest.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenRecord({} of {})", self.id, self.principal)
-    }
-}
+// Without the digest.
+opaque_debug!(TokenRecord: id, principal);
 
 impl From<TextTime> for String {
     fn from(time: TextTime) -> Self {

@@ -159,17 +159,13 @@ impl ClusterNode {
 
     /// Returns when [`ClusterNode::on_tick`] has something to do.
     pub(crate) fn deadline(&self) -> Tick {
-        let frame = if self.has_content() {
-            self.link.frame_due_at().unwrap_or(Tick::NEVER)
-        } else {
-            Tick::NEVER
-        };
+        let frame = self.link.frame_due_at().filter(|_| self.has_content());
         let leaving = match self.leaving {
             Leaving::Until(at) => at,
             Leaving::No | Leaving::Left(_) => Tick::NEVER,
         };
-        let work = self.link.deadline().min(self.walks.due_at()).min(frame);
-        work.min(leaving)
+        let work = self.link.deadline().min(self.walks.due_at());
+        work.min(frame.unwrap_or(Tick::NEVER)).min(leaving)
     }
 
     pub(crate) fn next_output(&mut self) -> Option<Output> {
@@ -216,14 +212,14 @@ impl ClusterNode {
     pub(crate) fn stats(&self) -> ClusterStats {
         ClusterStats {
             repeated: self.link.repeated(),
-            passed_on: self.hub.passed_on(),
+            passed_on: self.hub.increments.passed_on(),
             ..self.stats
         }
     }
 
     /// Returns whether there is something for a frame.
     fn has_content(&self) -> bool {
-        self.hub.has_increments() || self.flags_written
+        !self.hub.increments.is_empty() || self.flags_written
     }
 
     /// Makes a frame of the hub's increments where one is due.
@@ -242,7 +238,7 @@ impl ClusterNode {
             draft.push_entry(increment);
             entries += 1;
         }
-        let position = self.hub.announced_position();
+        let position = self.hub.increments.taken();
         if let Some(number) = self.link.send_frame(draft, now) {
             self.newest_frame = (number, position);
             self.frame_sent_at = now;

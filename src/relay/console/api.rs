@@ -13,7 +13,7 @@ use axum::{
     },
     routing::{MethodRouter, get, post},
 };
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
@@ -236,16 +236,22 @@ async fn fields_of(body: Body) -> Outcome<Map<String, Value>> {
 }
 
 impl Page {
-    fn method(&self, path: &'static str) -> Outcome<Method> {
-        let known = self.0.services.method(path);
-        known.ok_or_else(|| Status::unimplemented(path).into())
+    /// Calls a method.
+    async fn call(
+        &self,
+        path: &'static str,
+        asked: &mut Asked,
+    ) -> Outcome<(Streaming<Bytes>, Method)> {
+        let method = self.0.services.method(path);
+        let method = method.ok_or_else(|| Status::unimplemented(path))?;
+        let request = method.request(std::mem::take(&mut asked.fields))?;
+        let answers = self.0.calls.call(asked.caller(), path, request).await?;
+        Ok((answers, method))
     }
 
     /// Calls a unary method.
     async fn answer(&self, path: &'static str, mut asked: Asked) -> Outcome {
-        let method = self.method(path)?;
-        let request = method.request(std::mem::take(&mut asked.fields))?;
-        let mut answers = self.0.calls.call(asked.caller(), path, request).await?;
+        let (mut answers, method) = self.call(path, &mut asked).await?;
         let answer = answers.message().await?;
         let answer = answer.ok_or_else(|| Status::internal("there is no answer"))?;
         let headers = [(header::CACHE_CONTROL, "no-store")];
@@ -260,14 +266,33 @@ impl Page {
         mut asked: Asked,
         event: fn(Value) -> (&'static str, Value),
     ) -> Outcome {
-        let method = self.method(path)?;
-        let request = method.request(std::mem::take(&mut asked.fields))?;
-        let answers = self.0.calls.call(asked.caller(), path, request).await?;
+        let answers = self.call(path, &mut asked).await?;
         asked.long.begin();
+        let next = move |state: Option<(Streaming<Bytes>, Method)>| async move {
+            let (mut answers, method) = state?;
+            let next = match answers.message().await {
+                Ok(Some(answer)) => method.answer(answer).map(Some),
+                Ok(None) => Ok(None),
+                Err(status) => Err(status.into()),
+            };
+            let (event, state) = match next {
+                Ok(Some(answer)) => {
+                    let (name, content) = event(answer);
+                    let event = Event::default().event(name);
+                    (event.data(content.to_string()), Some((answers, method)))
+                }
+                Ok(None) => (Event::default().event("goodbye").data("{}"), None),
+                Err(problem) => {
+                    let event = Event::default().event("problem");
+                    (event.data(problem.value().to_string()), None)
+                }
+            };
+            Some((Ok::<_, Infallible>(event), state))
+        };
         let kept = KeepAlive::new().interval(KEEP_ALIVE);
-        let events = events(answers, method, event);
+        let events = Sse::new(stream::unfold(Some(answers), next)).keep_alive(kept);
         let headers = [(header::CACHE_CONTROL, "no-store")];
-        Ok((headers, Sse::new(events).keep_alive(kept)).into_response())
+        Ok((headers, events).into_response())
     }
 
     fn info(&self, asked: &Asked) -> Value {
@@ -275,7 +300,7 @@ impl Page {
         let own = relay.own_info();
         // A page that begins has no credential, which is no refused caller.
         let has_none = !asked.headers.contains_key(header::AUTHORIZATION);
-        let user = match self.0.calls.are_controlled() && has_none {
+        let user = match self.0.calls.access.is_controlled() && has_none {
             true => None,
             false => self.0.calls.principal(asked.caller()).ok(),
         };
@@ -293,33 +318,4 @@ impl Page {
             "cluster": relay.cluster_stats().is_some(),
         })
     }
-}
-
-fn events(
-    answers: Streaming<Bytes>,
-    method: Method,
-    event: fn(Value) -> (&'static str, Value),
-) -> impl Stream<Item = Result<Event, Infallible>> {
-    let next = move |state: Option<(Streaming<Bytes>, Method)>| async move {
-        let (mut answers, method) = state?;
-        let next = match answers.message().await {
-            Ok(Some(answer)) => method.answer(answer).map(Some),
-            Ok(None) => Ok(None),
-            Err(status) => Err(status.into()),
-        };
-        let (event, state) = match next {
-            Ok(Some(answer)) => {
-                let (name, content) = event(answer);
-                let event = Event::default().event(name);
-                (event.data(content.to_string()), Some((answers, method)))
-            }
-            Ok(None) => (Event::default().event("goodbye").data("{}"), None),
-            Err(problem) => {
-                let event = Event::default().event("problem");
-                (event.data(problem.value().to_string()), None)
-            }
-        };
-        Some((Ok(event), state))
-    };
-    stream::unfold(Some((answers, method)), next)
 }

@@ -53,7 +53,7 @@ impl Hub {
                 Some(self.make_entry(address, now))
             });
             match entry {
-                Some(entry) => self.update(entry, now, &mut batch, |state| {
+                Some(entry) => self.update(entry, false, now, &mut batch, |state| {
                     state.count_peer(increment, in_full, now);
                     true
                 }),
@@ -64,7 +64,6 @@ impl Hub {
                 }
             }
         }
-        self.finish(&mut batch);
     }
 
     /// Returns for how many of a frame's queues that are not known there is room. Frames may fill three
@@ -95,9 +94,9 @@ impl Hub {
         self.begin_pattern_resync();
         let nodes = self.shared.patterns.matching(address);
         for node in nodes.iter().filter(|node| node.group.is_none()) {
-            node.each(|one| {
+            for one in node.lock().iter() {
                 one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
-            });
+            }
         }
         self.end_pattern_resync();
         for node in nodes.iter().filter(|node| node.group.is_some()) {
@@ -180,12 +179,10 @@ impl QueueState {
     }
 
     /// C12: a listener has reported a check, and the others are told of it.
-    pub(super) fn note_check(&mut self, interval: Duration, now: Tick) {
-        if !interval.is_zero() {
-            let announced = self.announced();
-            if now >= announced.checked_from {
-                announced.checked = Some(now);
-            }
+    pub(super) fn note_check(&mut self, now: Tick) {
+        let announced = self.announced();
+        if now >= announced.checked_from {
+            announced.checked = Some(now);
         }
     }
 
@@ -211,17 +208,15 @@ impl QueueState {
 impl Hub {
     /// Appends the queue to the list of increments where a check is to be announced.
     pub(super) fn list_check(&self, entry: &Arc<QueueEntry>) {
-        let Some(increments) = &self.increments else {
+        if !self.shared.config.cluster {
             return;
-        };
-        let mut state = entry.lock();
-        let listed = !state.is_dead && state.has_check_to_announce() && state.set_listed();
-        if listed {
-            increments.append(entry);
         }
+        let mut state = entry.lock();
+        let is_due = !state.is_dead && state.announced().checked.is_some();
+        let listed = is_due && self.increments.list(entry, &mut state);
         drop(state);
         if listed {
-            increments.waker.wake();
+            self.increments.waker.wake();
         }
     }
 }

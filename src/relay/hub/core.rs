@@ -7,14 +7,13 @@
 use std::sync::OnceLock;
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
     sync::{Arc, atomic::AtomicU64 as Count},
 };
 
 use super::{
     activity::Activity,
     config::{HubConfig, Shared},
-    fanout::{Fanout, UpdateBatch, Walk},
+    fanout::{Fanout, UpdateBatch},
     forgetting::Eviction,
     inbox::DetachedCursors,
     increments::IncrementList,
@@ -26,13 +25,13 @@ use super::{
     pattern::PatternNode,
     queue::QueueEntry,
     subscription::Subscription,
-    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
+    sync::{AtomicU64, Mutex, Ordering, lock},
     timers::TimerOrder,
 };
 #[cfg(feature = "keda")]
 use crate::types::QueueAddress;
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, text::opaque_debug},
     error::Result,
     types::{Accepted, Notification},
 };
@@ -50,7 +49,7 @@ pub(crate) struct Hub {
     /// Walks that check all patterns under their own names (see `resync`).
     pub(super) pattern_resyncs: AtomicU64,
     /// The queues with causes for the other relays of a cluster.
-    pub(super) increments: Option<IncrementList<QueueEntry>>,
+    pub(crate) increments: IncrementList,
     /// From this time on listeners must poll, in nanoseconds (C9).
     pub(super) degraded_from: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
@@ -61,10 +60,10 @@ pub(crate) struct Hub {
     pub(super) unserved: UnservedQueues,
     pub(super) lost: LostListeners,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    pub(super) fanout: Arc<Fanout>,
+    pub(crate) fanout: Arc<Fanout>,
     /// Cursors that closed subscriptions left, to be detached.
     pub(super) detaching: Mutex<DetachingList>,
-    pub(super) timers: TimerOrder<QueueEntry>,
+    pub(crate) timers: TimerOrder<QueueEntry>,
     /// The patterns by the times of their checks.
     pub(super) pattern_checks: TimerOrder<PatternNode>,
     pub(super) metrics: HubMetrics,
@@ -112,7 +111,6 @@ pub(super) struct HubMetrics {
     notified: Count,
     messages: Count,
     timed: Count,
-    pub(super) fanned_out: Count,
     pub(super) forgotten: Count,
     pub(super) unnamed: Count,
 }
@@ -165,7 +163,7 @@ impl Hub {
             floor: AtomicU64::new(0),
             forgotten_at: AtomicU64::new(0),
             pattern_resyncs: AtomicU64::new(0),
-            increments: config.cluster.then(IncrementList::new),
+            increments: IncrementList::new(),
             degraded_from: AtomicU64::new(Tick::NEVER.as_nanos()),
             eviction: Mutex::default(),
             timers_set: AtomicU64::new(0),
@@ -216,7 +214,7 @@ impl Hub {
                 Err(error) => results.push(Err(error.clone())),
             }
         }
-        self.finish(&mut batch);
+        drop(batch);
         let counted = notifications.iter().zip(&results);
         let counted = counted.filter(|(_, result)| result.is_ok());
         let messages = counted.map(|(one, _)| one.messages.max(1));
@@ -243,7 +241,8 @@ impl Hub {
             let queue = &notification.queue;
             let mut checked = notification.check();
             if checked.is_ok() && !notification.delay.is_zero() {
-                checked = self.check_timer(&mut timers);
+                checked = self.check_timers("delay", timers + 1);
+                timers += usize::from(checked.is_ok());
             }
             let entry = checked.map(|()| match entries.last() {
                 Some(Ok(Some(last))) if *last.address() == *queue => Some(Arc::clone(last)),
@@ -297,24 +296,9 @@ impl Hub {
         all.map(|one| Ok(one.unwrap_or_default())).collect()
     }
 
-    /// Returns the next walk of the fan-out.
-    pub(crate) fn next_walk(&self) -> Option<Walk> {
-        self.fanout.pop()
-    }
-
-    /// Returns whether no walk waits for the fan-out.
-    pub(crate) fn fanout_is_empty(&self) -> bool {
-        self.fanout.is_empty()
-    }
-
     /// Returns whether the fan-out has walks to do, or cursors to detach, which may count causes.
     pub(crate) fn has_deferred_work(&self) -> bool {
         !self.fanout.is_empty() || lock(&self.detaching).has_work()
-    }
-
-    /// Returns the waker of the fan-out's task.
-    pub(crate) fn fanout_waker(&self) -> &AtomicWaker {
-        &self.fanout.waker
     }
 
     /// Fires a slice of the due timers. Returns the time of the next timer; it is not after `now`
@@ -325,25 +309,21 @@ impl Hub {
             let Some(entry) = self.timers.due(now) else {
                 break;
             };
-            self.update_and_reconcile(entry, now, &mut batch, |state| {
-                let before = state.timers.counts();
+            self.update(entry, true, now, &mut batch, |state| {
                 let fired = state.count_due(now);
-                self.count_timers(before, state.timers.counts());
                 self.metrics.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
             });
         }
-        self.finish(&mut batch);
+        drop(batch);
         self.fire_pattern_checks(now);
         self.next_timer()
     }
 
     /// Returns when the next timer fires.
     pub(crate) fn next_timer(&self) -> Option<Tick> {
-        match (self.timers.next(), self.pattern_checks.next()) {
-            (Some(timer), Some(look)) => Some(timer.min(look)),
-            (timer, look) => timer.or(look),
-        }
+        let next = [self.timers.next(), self.pattern_checks.next()];
+        next.into_iter().flatten().min()
     }
 
     /// Wakes every stream, for example to end it.
@@ -358,7 +338,8 @@ impl Hub {
     pub(crate) fn set_degraded_from(&self, at: Tick, now: Tick) {
         let before = self.degraded_from.swap(at.as_nanos(), Ordering::Relaxed);
         if before != at.as_nanos() {
-            self.degraded_changes(Tick::from_nanos(before), now);
+            // The integral is computed up to now with the setting before.
+            self.load.change_pairs(0, now, Tick::from_nanos(before));
         }
     }
 
@@ -370,17 +351,12 @@ impl Hub {
         now >= self.degraded_from()
     }
 
-    /// Returns the waker of the timers' task. It is woken when the next timer changed.
-    pub(crate) fn timers_waker(&self) -> &AtomicWaker {
-        &self.timers.waker
-    }
-
     pub(crate) fn stats(&self) -> HubStats {
         HubStats {
             notified: self.metrics.notified.load(Ordering::Relaxed),
             messages: self.metrics.messages.load(Ordering::Relaxed),
             timed: self.metrics.timed.load(Ordering::Relaxed),
-            fanned_out: self.metrics.fanned_out.load(Ordering::Relaxed),
+            fanned_out: self.fanout.added.load(Ordering::Relaxed),
             forgotten: self.metrics.forgotten.load(Ordering::Relaxed),
             unnamed: self.metrics.unnamed.load(Ordering::Relaxed),
             queues: self.entries.len() as u64,
@@ -394,13 +370,7 @@ impl Hub {
     }
 }
 
-impl fmt::Debug for Hub {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Hub: stats());
 
 impl Drop for Hub {
     fn drop(&mut self) {

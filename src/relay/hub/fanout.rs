@@ -4,24 +4,29 @@
 //! and added here, at most once for any number of notifications, and the relay's task walks it. R5:
 //! a walk clears the mark first, then reads: a notification during the walk marks the queue again.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::AtomicU64 as Count},
+};
 
 use super::{
     counters::Counters,
     mailbox::WakeBatch,
     pattern::PatternNode,
     queue::{QueueEntry, WalkPlace},
-    sync::{AtomicU64, AtomicWaker, Mutex, lock},
+    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
 use crate::base::clock::Tick;
 
 /// Queue entries whose subscribers are to be walked.
-pub(super) struct Fanout {
+pub(crate) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
     /// Read when a walk ends, and raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
     /// Woken when a walk was added.
-    pub(super) waker: AtomicWaker,
+    pub(crate) waker: AtomicWaker,
+    /// Walks added so far.
+    pub(super) added: Count,
 }
 
 /// A walk that has not begun.
@@ -33,8 +38,7 @@ pub(super) struct DueWalk {
 
 /// One walk, step by step, so that its task can yield between the steps. Its drop does what is left.
 pub(crate) struct Walk {
-    entry: Arc<QueueEntry>,
-    accepted_at: Tick,
+    due: DueWalk,
     fanout: Arc<Fanout>,
     place: WalkPlace,
     /// Set when it begins: the position after which it owes events, and the nodes that it visits.
@@ -46,20 +50,14 @@ pub(crate) struct Walk {
     ended: bool,
 }
 
-/// Queues that a batch leaves to the fan-out, all at once. Drop leaves them as well, so that a
-/// panic does not lose a queue's walks.
-#[derive(Default)]
-pub(super) struct PendingWalks {
-    fanout: Option<Arc<Fanout>>,
-    due: Vec<DueWalk>,
-}
-
-/// The effects of changed queues: streams to wake, and walks for the fan-out. Dropping the batch
-/// wakes the streams and leaves the walks.
+/// The effects of changed queues: streams to wake, and walks for the fan-out. Drop leaves the walks to
+/// the fan-out, all at once, and wakes the streams, also in a panic. No lock may be held.
 #[derive(Default)]
 pub(super) struct UpdateBatch {
     pub(super) wakes: WakeBatch,
-    pub(super) walks: PendingWalks,
+    walks: Vec<DueWalk>,
+    /// Set with the first walk.
+    fanout: Option<Arc<Fanout>>,
 }
 
 /// The fixed cost of a step, in subscribers: a lock, and an entry's cache lines.
@@ -71,16 +69,11 @@ impl Fanout {
             due: Mutex::new(VecDeque::new()),
             revision: AtomicU64::new(1),
             waker: AtomicWaker::new(),
+            added: Count::new(0),
         }
     }
 
-    /// Adds walks, all at once, so that they are one batch.
-    pub(super) fn extend(&self, walks: impl Iterator<Item = DueWalk>) {
-        lock(&self.due).extend(walks);
-        self.waker.wake();
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         lock(&self.due).is_empty()
     }
 
@@ -90,32 +83,27 @@ impl Fanout {
         lock(&self.due).len()
     }
 
-    pub(super) fn pop(self: &Arc<Self>) -> Option<Walk> {
+    pub(crate) fn pop(self: &Arc<Self>) -> Option<Walk> {
         let due = lock(&self.due).pop_front()?;
-        Some(Walk::new(due, Arc::clone(self)))
+        Some(Walk {
+            due,
+            fanout: Arc::clone(self),
+            place: WalkPlace::default(),
+            events: None,
+            ended: false,
+        })
     }
 }
 
 impl Walk {
-    fn new(due: DueWalk, fanout: Arc<Fanout>) -> Self {
-        Self {
-            entry: due.entry,
-            accepted_at: due.accepted_at,
-            fanout,
-            place: WalkPlace::default(),
-            events: None,
-            ended: false,
-        }
-    }
-
     /// Owes the queue to the next few subscribers; returns whether there are more. They are woken with
     /// the batch, which may have those of several walks: a stream of many queues is woken once for
     /// them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
-        batch.add_work(STEP);
+        batch.work += STEP;
         // The newest notification's time would hide how long the first one has waited for the walk.
-        batch.accepted_at = self.accepted_at;
-        let entry = &self.entry;
+        batch.accepted_at = self.due.accepted_at;
+        let entry = &self.due.entry;
         let events = self.events.get_or_insert_with(|| entry.begin_walk());
         if let Some(place) = entry.walk(self.place, events.as_ref(), batch) {
             self.place = place;
@@ -127,25 +115,23 @@ impl Walk {
     }
 }
 
-impl PendingWalks {
-    pub(super) fn push(&mut self, fanout: &Arc<Fanout>, walk: DueWalk) {
+impl UpdateBatch {
+    /// Adds a walk for the events since the newest count.
+    pub(super) fn add_walk(&mut self, fanout: &Arc<Fanout>, entry: Arc<QueueEntry>) {
+        let accepted_at = self.wakes.accepted_at;
+        self.walks.push(DueWalk { entry, accepted_at });
         self.fanout.get_or_insert_with(|| Arc::clone(fanout));
-        self.due.push(walk);
-    }
-
-    /// Leaves them to the fan-out; returns how many. No lock may be held.
-    pub(super) fn submit(&mut self) -> usize {
-        let count = self.due.len();
-        if let Some(fanout) = self.fanout.take() {
-            fanout.extend(self.due.drain(..));
-        }
-        count
     }
 }
 
-impl Drop for PendingWalks {
+impl Drop for UpdateBatch {
     fn drop(&mut self) {
-        self.submit();
+        if let Some(fanout) = &self.fanout {
+            let walks = self.walks.len() as u64;
+            fanout.added.fetch_add(walks, Ordering::Relaxed);
+            lock(&fanout.due).extend(self.walks.drain(..));
+            fanout.waker.wake();
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) mod queue_listeners;
 pub(super) mod ranking;
 
 use std::{
+    borrow::Borrow,
     ops::Bound::{Excluded, Included, Unbounded},
     sync::Arc,
     time::Duration,
@@ -93,9 +94,18 @@ impl Hub {
         count: usize,
         now: Tick,
     ) -> (Vec<QueueStats>, Option<QueueAddress>) {
-        let limits = (NAMES_PER_STEP, count);
-        let (entries, last) = self.entries.find(Included(from), filter, limits);
-        (entries.iter().map(|entry| entry.stats(now)).collect(), last)
+        let mut found = Vec::new();
+        let entries = self.entries.range(Included(from), NAMES_PER_STEP);
+        for (visited, entry) in (1..).zip(&entries) {
+            let text: &str = entry.address().borrow();
+            if text.contains(filter) {
+                found.push(entry.stats(now));
+            }
+            if visited == NAMES_PER_STEP || found.len() == count {
+                return (found, Some(entry.address().clone()));
+            }
+        }
+        (found, None)
     }
 
     /// Returns those of the queues that are known.
@@ -162,7 +172,7 @@ impl Subscription {
             capacity: self.mailbox.capacity,
             visibility_timeout: self.visibility_timeout,
             connected_for: now.since(self.since),
-            queues: self.queues(),
+            queues: self.selectors.len(),
             busy,
             behind,
             active_dequeue_tasks: inbox.active_dequeue_tasks,

@@ -37,6 +37,7 @@ use std::{
 };
 
 use super::{
+    config::Shared,
     counters::{Counters, Delta},
     mailbox::SubscriptionId,
     members::{Assignment, Member, Members},
@@ -92,7 +93,7 @@ pub(super) struct Group {
 }
 
 /// A group's messages without a member, and its share of the number for all groups.
-pub(super) struct Unassigned {
+struct Unassigned {
     messages: u64,
     of_all: Arc<AtomicU64>,
 }
@@ -111,17 +112,6 @@ pub(super) struct MemberReport {
 }
 
 impl Unassigned {
-    pub(super) fn new(of_all: &Arc<AtomicU64>) -> Self {
-        Self {
-            messages: 0,
-            of_all: Arc::clone(of_all),
-        }
-    }
-
-    fn get(&self) -> u64 {
-        self.messages
-    }
-
     fn set(&mut self, messages: u64) {
         let before = std::mem::replace(&mut self.messages, messages);
         if messages != before {
@@ -139,20 +129,20 @@ impl Drop for Unassigned {
 }
 
 impl Group {
-    pub(super) fn new(
-        name: GroupName,
-        position: Counters,
-        unassigned: Unassigned,
-        (timeout, lease): (Duration, Duration),
-    ) -> Self {
+    /// Makes a group that has been given all work up to `position`. Where that is unannounced, the other
+    /// relays do not know of causes before it, and nothing of them was given to its members here.
+    fn new(name: GroupName, position: Counters, is_unannounced: bool, shared: &Shared) -> Self {
         Self {
             name,
             position,
             owed_up_to: position.sequence,
-            unserved: false,
+            unserved: is_unannounced,
             announced_as_served: false,
             passed_on: false,
-            unassigned,
+            unassigned: Unassigned {
+                messages: 0,
+                of_all: Arc::clone(&shared.unassigned),
+            },
             found_by_check: false,
             requested: None,
             check_requested: false,
@@ -164,31 +154,16 @@ impl Group {
             left_at: None,
             unchecked: false,
             listed: false,
-            timeout,
-            lease,
+            timeout: shared.config.claim_timeout,
+            lease: shared.config.busy_lease,
         }
-    }
-
-    /// Returns the position up to which all work was assigned.
-    pub(super) fn position(&self) -> &Counters {
-        &self.position
-    }
-
-    /// Returns when the last member left, where there is none.
-    pub(super) fn left_at(&self) -> Option<Tick> {
-        self.left_at
-    }
-
-    /// Returns whether no member ever got a wake-up: there is no position to keep.
-    pub(super) fn is_unused(&self) -> bool {
-        !self.used
     }
 
     /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing
     /// is pending.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
         let pending = self.requested.is_some()
-            || self.unassigned.get() > 0
+            || self.unassigned.messages > 0
             || self.redelivery.due() != Tick::NEVER;
         let behind = self.position.sequence < head.sequence;
         !pending && !behind && self.members.is_idle()
@@ -197,39 +172,26 @@ impl Group {
     /// Returns some members without a wake-up for this sequence, if all work up to it was assigned to
     /// others.
     pub(super) fn not_woken(&self, sequence: u64, most: usize) -> Vec<Arc<Subscription>> {
-        let members = &self.members;
-        let has = |id| {
-            let known = members.get(id);
-            known.is_some_and(|member| member.notified_up_to >= Some(sequence))
-        };
-        let ids = members.known().map(|member| member.subscription.id);
-        let woken = ids.filter(|id| has(*id)).count();
+        let is_woken = |member: &Member| member.notified_up_to >= Some(sequence);
+        let woken = self.members.known().filter(|one| is_woken(one)).count();
         if self.position.sequence < sequence || woken == 0 {
             return Vec::new();
         }
-        let mut some = members.all.first(most + woken);
-        some.retain(|one| !has(one.id));
+        let mut some = self.members.all.first(most + woken);
+        some.retain(|one| !self.members.get(one.id).is_some_and(is_woken));
         some.truncate(most);
         some
     }
 
     /// Notes whether the group has members. Returns whether its last one has left.
     pub(super) fn note_members(&mut self, now: Tick) -> bool {
-        let is_empty = self.members.is_empty();
-        if !is_empty {
-            self.left_at = None;
-        }
-        let ends = is_empty && self.left_at.is_none();
+        self.note_joined();
+        let ends = self.members.is_empty() && self.left_at.is_none();
         if ends {
             self.left_at = Some(now);
             self.pass_on_at_end();
         }
         ends
-    }
-
-    /// The group came to a queue that was known before.
-    pub(super) fn set_unchecked(&mut self) {
-        self.unchecked = true;
     }
 
     /// One member must check the queue, unless the group was there before its messages.
@@ -404,19 +366,15 @@ impl Group {
             return;
         };
         let asked = member.tried_in_round == self.redelivery.round && member.assignment.is_none();
-        let (notified_up_to, capacity) = (
-            member.notified_up_to,
-            u64::from(member.subscription.mailbox.capacity),
-        );
-        let was_checker = self.checker == Some(id);
+        let capacity = u64::from(member.subscription.mailbox.capacity);
+        let is_drained = report.state == ReportState::Drained;
+        let is_done = is_drained && member.notified_up_to <= Some(report.sequence);
         match report.state {
             ReportState::Busy => {
                 let lease = Some(now + self.lease);
                 self.members.set_busy(id, true, lease);
             }
-            ReportState::Drained if notified_up_to <= Some(report.sequence) => {
-                self.members.set_busy(id, false, None);
-            }
+            ReportState::Drained if is_done => self.members.set_busy(id, false, None),
             ReportState::Drained => {}
             ReportState::Unspecified => return,
         }
@@ -426,14 +384,14 @@ impl Group {
             self.redelivery
                 .report(report.sequence, asked, self.owed_up_to, now, self.timeout);
             self.note_covered();
-            if report.state == ReportState::Drained && report.sequence >= self.owed_up_to {
+            if is_drained && report.sequence >= self.owed_up_to {
                 self.set_unassigned(0);
             }
         }
-        if was_checker {
+        if self.checker == Some(id) {
             self.checker = None;
             if report.state == ReportState::Busy && report.depth > capacity {
-                self.set_unassigned(self.unassigned.get().saturating_add(report.depth));
+                self.set_unassigned(self.unassigned.messages.saturating_add(report.depth));
                 self.found_by_check = true;
                 // Each other member may be asked in this round.
                 let due = now + self.timeout;
@@ -441,9 +399,11 @@ impl Group {
                 self.mark_tried(id);
             }
         }
-        let drained_early =
-            report.state == ReportState::Drained && notified_up_to <= Some(report.sequence);
-        if drained_early && self.expedite(report.sequence) {
+        // R15: events after the drained sequence are redelivered at once.
+        if is_done
+            && !planted!(DrainedBehindIsDone)
+            && self.redelivery.expedite(report.sequence, self.owed_up_to)
+        {
             self.allow_retry(id);
             self.request_wake(WakeReason::Reassigned);
             self.redelivery.rearm(now + self.timeout);

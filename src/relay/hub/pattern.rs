@@ -30,11 +30,10 @@ use std::{
 
 use super::{
     listeners::Subscribers,
-    mailbox::SubscriptionId,
     pattern_checks::PatternCheck,
     queue::QueueEntry,
     subscription::Subscription,
-    sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, RwLock, lock, read, write},
 };
 use crate::types::{GroupName, QueueAddress, Selector};
 
@@ -92,52 +91,9 @@ impl PatternNode {
         usize::try_from(self.len.load(Ordering::Acquire)).unwrap_or(usize::MAX)
     }
 
-    /// Returns up to `count` subscriptions after this id, in order.
-    pub(super) fn some_after(
-        &self,
-        id: Option<SubscriptionId>,
-        count: usize,
-    ) -> Vec<Arc<Subscription>> {
-        let all = lock(&self.subscribers);
-        all.after(id).iter().take(count).map(Arc::clone).collect()
-    }
-
-    /// Returns all subscriptions, `most` at most, beginning after this id.
-    pub(super) fn in_turn(
-        &self,
-        id: Option<SubscriptionId>,
-        most: usize,
-    ) -> Vec<Arc<Subscription>> {
-        let all = lock(&self.subscribers);
-        all.in_turn(id).take(most).map(Arc::clone).collect()
-    }
-
-    pub(super) fn get(&self, id: SubscriptionId) -> Option<Arc<Subscription>> {
-        lock(&self.subscribers).get(id).cloned()
-    }
-
-    /// Calls `each` with every subscription, under the node's lock.
-    pub(super) fn each(&self, each: impl FnMut(&Arc<Subscription>)) {
-        lock(&self.subscribers).iter().for_each(each);
-    }
-
-    /// As [`Subscribers::each_after`], under the node's lock.
-    pub(super) fn each_after(
-        &self,
-        id: Option<SubscriptionId>,
-        count: usize,
-        each: impl FnMut(&Arc<Subscription>),
-    ) -> Option<SubscriptionId> {
-        lock(&self.subscribers).each_after(id, count, each)
-    }
-
-    /// Returns the first subscription after this id that is accepted, else the first of all.
-    pub(super) fn next_after(
-        &self,
-        id: Option<SubscriptionId>,
-        accept: &impl Fn(&Subscription) -> bool,
-    ) -> Option<Arc<Subscription>> {
-        lock(&self.subscribers).next_after(id, accept).cloned()
+    /// Locks the list of its subscriptions.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Subscribers> {
+        lock(&self.subscribers)
     }
 
     pub(super) fn is_needed(&self) -> bool {
@@ -190,7 +146,7 @@ impl PatternNode {
     }
 
     fn insert(&self, subscription: &Arc<Subscription>) {
-        let mut all = lock(&self.subscribers);
+        let mut all = self.lock();
         if all.insert(subscription) {
             let capacity = u64::from(subscription.mailbox.capacity);
             self.capacity.fetch_add(capacity, Ordering::AcqRel);
@@ -201,7 +157,7 @@ impl PatternNode {
 
     /// Returns whether no subscription is left.
     fn remove(&self, subscription: &Subscription) -> bool {
-        let mut all = lock(&self.subscribers);
+        let mut all = self.lock();
         if all.remove(subscription.id) {
             let capacity = u64::from(subscription.mailbox.capacity);
             self.capacity.fetch_sub(capacity, Ordering::AcqRel);
@@ -267,7 +223,7 @@ impl Patterns {
                 is_changed = true;
                 node.is_introduced.store(0, Ordering::Release);
                 // The stream that was its last may not have noted yet that it left.
-                lock(&node.check).forget_listeners();
+                lock(&node.check).has_listeners = false;
             }
             node.insert(subscription);
             nodes.push(node);
@@ -321,11 +277,11 @@ struct PatternIndex {
 }
 
 /// Values by one part of a selector.
+#[derive(Default)]
 struct Parts<T> {
     exact: HashMap<Box<str>, T>,
-    beginnings: HashMap<Box<str>, T>,
-    /// The number of prefixes of each length.
-    lengths: BTreeMap<usize, usize>,
+    /// Those of prefixes, by the length of the prefix.
+    beginnings: BTreeMap<usize, HashMap<Box<str>, T>>,
 }
 
 impl PatternIndex {
@@ -396,15 +352,13 @@ impl<T: Default> Parts<T> {
         let Some(beginning) = part.strip_suffix('*') else {
             return self.exact.entry(part.into()).or_default();
         };
-        if !self.beginnings.contains_key(beginning) {
-            *self.lengths.entry(beginning.len()).or_default() += 1;
-        }
-        self.beginnings.entry(beginning.into()).or_default()
+        let table = self.beginnings.entry(beginning.len()).or_default();
+        table.entry(beginning.into()).or_default()
     }
 
     fn get(&self, part: &str) -> Option<&T> {
         match part.strip_suffix('*') {
-            Some(beginning) => self.beginnings.get(beginning),
+            Some(beginning) => self.beginnings.get(&beginning.len())?.get(beginning),
             None => self.exact.get(part),
         }
     }
@@ -414,12 +368,10 @@ impl<T: Default> Parts<T> {
             self.exact.remove(part);
             return;
         };
-        if self.beginnings.remove(beginning).is_some()
-            && let Some(count) = self.lengths.get_mut(&beginning.len())
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.lengths.remove(&beginning.len());
+        if let Some(table) = self.beginnings.get_mut(&beginning.len()) {
+            table.remove(beginning);
+            if table.is_empty() {
+                self.beginnings.remove(&beginning.len());
             }
         }
     }
@@ -431,18 +383,9 @@ impl<T: Default> Parts<T> {
     /// Returns the values of this name and of its prefixes.
     fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
         // Names are ASCII, so every length is a boundary of characters.
-        let beginnings = self.lengths.keys().map_while(|length| name.get(..*length));
-        let by_beginning = beginnings.filter_map(|beginning| self.beginnings.get(beginning));
+        let tables = self.beginnings.iter();
+        let found = tables.map_while(|(length, table)| Some(table.get(name.get(..*length)?)));
+        let by_beginning = found.flatten();
         self.exact.get(name).into_iter().chain(by_beginning)
-    }
-}
-
-impl<T> Default for Parts<T> {
-    fn default() -> Self {
-        Self {
-            exact: HashMap::new(),
-            beginnings: HashMap::new(),
-            lengths: BTreeMap::new(),
-        }
     }
 }

@@ -43,12 +43,12 @@ use super::{
     pattern::PatternNode,
     subscription::{Owed, Owing, Subscription},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
-    timers::{QueueTimers, Timer, TimerOrder, timer_offset},
+    timers::{QueueTimers, Timer, TimerOrder},
     wake_builder::EncodingCache,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{LastEvent, Notification, QueueAddress, WakeReason},
+    types::{LastEvent, Notification, QueueAddress},
 };
 
 pub(crate) struct QueueEntry {
@@ -207,11 +207,6 @@ impl QueueEntry {
         self.number
     }
 
-    /// Returns an offset that gives each queue its own grid of timers.
-    pub(super) fn timer_offset(&self) -> u64 {
-        timer_offset(&self.address)
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, QueueState> {
         lock(&self.state)
     }
@@ -249,7 +244,7 @@ impl QueueEntry {
             let owe = |one: &Arc<_>| state.owe_events(self, one, node, from, batch);
             let last = match node {
                 None => named.each_after(after, SUBSCRIBERS_PER_STEP, owe),
-                Some(node) => node.each_after(after, SUBSCRIBERS_PER_STEP, owe),
+                Some(node) => node.lock().each_after(after, SUBSCRIBERS_PER_STEP, owe),
             };
             state.outside.named = named;
             let list = list + usize::from(last.is_none());
@@ -294,21 +289,6 @@ impl QueueEntry {
 }
 
 impl QueueState {
-    /// Returns whether a timer keeps the entry.
-    pub(super) fn has_timers(&self) -> bool {
-        self.timers.len() > 0
-    }
-
-    /// An entry without listeners is kept from the time when the last one left, because a
-    /// subscriber may come back and resume. With other listeners it is not: rotating streams would
-    /// keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
-    pub(super) fn idle_since(&self) -> Tick {
-        match self.listeners() {
-            0 => self.active_at.max(self.left_at),
-            _ => self.active_at,
-        }
-    }
-
     /// Returns the listeners of the queue: those outside of groups, and members. One with several
     /// matching selectors counts for each.
     pub(super) fn listeners(&self) -> usize {
@@ -371,13 +351,10 @@ impl QueueState {
         entry: &Arc<QueueEntry>,
         timers: &TimerOrder<QueueEntry>,
     ) -> bool {
-        let next = match &self.coordinator {
-            Some(coordinator) if coordinator.reconcile_at != Tick::NEVER => {
-                let timer = self.timers.next().unwrap_or(Tick::NEVER);
-                Some(timer.min(coordinator.reconcile_at))
-            }
-            _ => self.timers.next(),
-        };
+        let timer = self.timers.next().unwrap_or(Tick::NEVER);
+        let coordinator = self.coordinator.as_ref();
+        let reconcile_at = coordinator.map_or(Tick::NEVER, |one| one.reconcile_at);
+        let next = timer.min(reconcile_at);
         timers.rearm(entry.number(), entry, &mut self.armed, next)
     }
 
@@ -419,7 +396,9 @@ impl QueueState {
             self.owe_events(entry, one, None, from, batch);
         }
         for node in &outside.nodes {
-            node.each(|one| self.owe_events(entry, one, Some(node), from, batch));
+            for one in node.lock().iter() {
+                self.owe_events(entry, one, Some(node), from, batch);
+            }
         }
         self.outside = outside;
     }
@@ -464,11 +443,6 @@ impl QueueState {
     /// Returns whether a walk has subscribers to mark.
     pub(super) fn is_walked(&self) -> bool {
         self.walks > 0
-    }
-
-    /// Returns why a subscriber at `position` gets a wake-up, or `None` where it is up to date.
-    pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
-        self.head().wake_reason(position)
     }
 
     /// Returns the capacities of its lists: subscribers and timers.

@@ -14,11 +14,11 @@ pub(super) mod stream;
 pub(super) mod subscribe;
 pub(super) mod wake_builder;
 
-use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::{
     counters::{Counters, Epoch},
-    cursor::{Cursor, CursorPool},
+    cursor::CursorPool,
     decisions::Decision,
     inbox::{Filled, Inbox},
     mailbox::{Mailbox, SubscriptionId, WakeBatch},
@@ -30,7 +30,7 @@ use super::{
     wake_builder::{Target, WakeEntry, WakeSink},
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::{clock::Tick, fault::planted, text::opaque_debug},
     types::{
         GroupName, Limits, ListenerId, QueueAddress, ResumeNumber, Selector, SubscribeOptions,
         WakeReason,
@@ -138,11 +138,6 @@ impl Subscription {
         }
     }
 
-    /// Returns the number of queues that it names, or patterns.
-    pub(crate) fn queues(&self) -> usize {
-        self.selectors.len()
-    }
-
     /// Returns the pairs of the stream and what it listens to, for the load.
     pub(crate) fn pairs(&self) -> i64 {
         i64::try_from(self.selectors.len()).unwrap_or(i64::MAX)
@@ -176,16 +171,6 @@ impl Subscription {
         lock(&self.inbox)
     }
 
-    /// The transport got a frame of the stream.
-    pub(super) fn begin_send(&self) {
-        self.mailbox.begin_send();
-    }
-
-    /// Registers the waker; call this before each [`Subscription::fill`] that may find nothing.
-    pub(crate) fn register(&self, waker: &Waker) {
-        self.mailbox.register(waker);
-    }
-
     /// Owes the subscriber something on a queue whose entry the caller has locked. It is owed each
     /// event once.
     pub(super) fn owe(
@@ -195,7 +180,7 @@ impl Subscription {
         owed: Owed,
         batch: &mut WakeBatch,
     ) -> Owing {
-        batch.add_work(1);
+        batch.work += 1;
         let mut inbox = self.lock();
         if self.mailbox.is_closed() {
             return Owing::Ended;
@@ -211,7 +196,14 @@ impl Subscription {
                 Owed::Check => WakeReason::Sentinel,
                 Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
             };
-            self.owe_by_pattern(&mut inbox, entry, reason, batch);
+            // R2: it checks all queues of a pattern that matches this one.
+            let mut patterns = self.patterns();
+            let pattern = patterns.find(|pattern| pattern.matches(entry.address()));
+            if let Some(pattern) = pattern.filter(|_| !planted!(OverflowUntold))
+                && inbox.request_pattern_check(&self.selectors, pattern, reason)
+            {
+                batch.push(self);
+            }
             return Owing::ByPattern;
         };
         if cursor.is_member {
@@ -232,7 +224,6 @@ impl Subscription {
                 // It joins: what was counted before is not told as new.
                 let from = cursor.taken.take().unwrap_or(head);
                 cursor.owed.get_or_insert(from);
-                cursor.needs_catch_up = true;
             }
             Owed::Check => {
                 let told = || state.told_position();
@@ -253,30 +244,12 @@ impl Subscription {
         Owing::Done
     }
 
-    /// The subscriber has just joined the queue.
+    /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with
+    /// events that are older.
     pub(super) fn note_position(&self, entry: &Arc<QueueEntry>, state: &QueueState) {
         let mut inbox = self.lock();
-        if !self.mailbox.is_closed() {
-            inbox.note_position(entry, state);
-        }
-    }
-
-    /// R2: the subscriber checks all queues of a pattern that matches this one.
-    fn owe_by_pattern(
-        self: &Arc<Self>,
-        inbox: &mut Inbox,
-        entry: &QueueEntry,
-        reason: WakeReason,
-        batch: &mut WakeBatch,
-    ) {
-        let mut patterns = self.patterns();
-        let pattern = patterns.find(|pattern| pattern.matches(entry.address()));
-        let Some(pattern) = pattern.filter(|_| !planted!(OverflowUntold)) else {
-            return;
-        };
-        inbox.request_pattern_check(&self.selectors, pattern, reason);
-        if inbox.rings() {
-            batch.push(self);
+        if state.is_walked() && !self.mailbox.is_closed() && inbox.get(entry).is_none() {
+            inbox.insert(entry, true).taken = Some(state.counters);
         }
     }
 
@@ -300,7 +273,7 @@ impl Subscription {
 
     /// A member's stream has a wake-up to take.
     pub(super) fn set_due(self: &Arc<Self>, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) {
-        batch.add_work(1);
+        batch.work += 1;
         if self.lock().set_due(entry, batch.accepted_at) {
             batch.push(self);
         }
@@ -314,8 +287,7 @@ impl Subscription {
         batch: &mut WakeBatch,
     ) {
         let mut inbox = self.lock();
-        inbox.request_pattern_check(&self.selectors, pattern, reason);
-        if inbox.rings() {
+        if inbox.request_pattern_check(&self.selectors, pattern, reason) {
             batch.push(self);
         }
     }
@@ -397,7 +369,7 @@ impl Subscription {
         filled
     }
 
-    /// Writes the entry of a queue that is due.
+    /// Writes the entry of a queue that is due: a member's assignment, or what the subscriber is owed.
     fn send(&self, entry: &Arc<QueueEntry>, now: Tick, sink: &mut impl WakeSink) -> Sent {
         let mut guard = entry.lock();
         let state = &mut *guard;
@@ -407,93 +379,71 @@ impl Subscription {
             return Sent::Nothing;
         };
         cursor.is_due = false;
-        // A member may be owed what came before its queue had the group: this covers it.
-        let sent = self.send_assignment(entry, state, (cursor, reports), now, sink);
-        if !matches!(sent, Sent::Nothing) {
-            return sent;
-        }
-        let Some(from) = cursor.owed else {
-            return Sent::Nothing;
-        };
-        let counted = state.wake_reason(&from);
-        let is_asked = cursor.is_asked;
-        let reason = counted.unwrap_or(match is_asked {
-            true => WakeReason::Sentinel,
-            false => WakeReason::CatchUp,
-        });
         let head = state.counters;
-        let delta = head.delta_since(&from);
-        let work = WakeEntry {
+        // A member may be owed what came before its queue had the group: an assignment covers this.
+        let group = state.group_of(self);
+        let assigned = group.and_then(|group| group.members.get_mut(self.id)?.assignment.take());
+        let is_given = assigned.is_some() || cursor.is_asked;
+        let (work, shared_from) = match (assigned, cursor.owed) {
+            (Some(assignment), _) => (assignment, None),
+            (None, Some(from)) => {
+                let counted = state.head().wake_reason(&from);
+                let reason = counted.unwrap_or(match cursor.is_asked {
+                    true => WakeReason::Sentinel,
+                    false => WakeReason::CatchUp,
+                });
+                let (sequence, delta) = (head.sequence, head.delta_since(&from));
+                // The reason follows from the two positions, so the encoding fits other subscribers at
+                // the same position.
+                let is_shared = counted.is_some() && state.has_several();
+                (
+                    Assignment {
+                        reason,
+                        sequence,
+                        delta,
+                    },
+                    is_shared.then_some(from),
+                )
+            }
+            (None, None) => return Sent::Nothing,
+        };
+        let written = WakeEntry {
             target: Target::Queue(entry.address()),
-            reason,
-            delta,
-            sequence: head.sequence,
+            reason: work.reason,
+            delta: work.delta,
+            sequence: work.sequence,
             last_event: &state.last_event,
         };
-        // The reason follows from the two positions, so the encoding fits other subscribers at the
-        // same position.
-        let has_room = match counted.is_some() && state.has_several() {
-            true => sink.push_shared(&work, state.encoded.get(&from, head.sequence)),
-            false => sink.push(&work),
+        let has_room = match &shared_from {
+            Some(from) => sink.push_shared(&written, state.encoded.get(from, work.sequence)),
+            None => sink.push(&written),
         };
         if !has_room {
             cursor.is_due = true;
-            return Sent::NoRoom;
-        }
-        cursor.advance(&head, is_asked, now);
-        if reason != WakeReason::Sentinel {
-            cursor.work_sent_at = now;
-        }
-        cursor.taken = state.is_walked().then_some(head);
-        cursor.note_held(reports, state);
-        drop(inbox);
-        if !planted!(TakeUnnoticed) {
-            state.told = 0;
-        }
-        entry.note(state, |_| Decision::woken(self, reason, head.sequence, now));
-        Sent::Entry(delta.notifications, reason)
-    }
-
-    /// Writes the entry of a member's assignment.
-    fn send_assignment(
-        &self,
-        entry: &Arc<QueueEntry>,
-        state: &mut QueueState,
-        (cursor, reports): (&mut Cursor, bool),
-        now: Tick,
-        sink: &mut impl WakeSink,
-    ) -> Sent {
-        let group = state.group_of(self);
-        let Some(assignment) = group.and_then(|group| group.take(self.id)) else {
-            return Sent::Nothing;
-        };
-        if !sink.push(&assignment_entry(entry, &assignment, state)) {
-            if let Some(group) = state.group_of(self) {
-                group.return_assignment(self.id, assignment);
+            let group = state.group_of(self);
+            if let Some(member) = group.and_then(|group| group.members.get_mut(self.id)) {
+                member.assignment = assigned;
             }
-            cursor.is_due = true;
             return Sent::NoRoom;
         }
-        entry.note(state, |_| {
-            Decision::woken(self, assignment.reason, assignment.sequence, now)
-        });
-        // Its position serves the backlog only. The messages at an older sequence are not known.
-        let is_newest = assignment.sequence == state.counters.sequence;
-        let head = Counters {
-            sequence: assignment.sequence,
-            messages: if is_newest {
-                state.counters.messages
-            } else {
-                0
-            },
-            ..state.counters
-        };
-        cursor.advance(&head, true, now);
-        if assignment.reason != WakeReason::Sentinel {
+        // A member's position serves the backlog only. The messages at an older sequence are not known.
+        let is_newest = work.sequence == head.sequence;
+        let messages = if is_newest { head.messages } else { 0 };
+        cursor.advance(work.sequence, messages, is_given, now);
+        if work.reason != WakeReason::Sentinel {
             cursor.work_sent_at = now;
         }
+        if assigned.is_none() {
+            cursor.taken = state.is_walked().then_some(head);
+            if !planted!(TakeUnnoticed) {
+                state.told = 0;
+            }
+        }
         cursor.note_held(reports, state);
-        Sent::Entry(assignment.delta.notifications, assignment.reason)
+        entry.note(state, |_| {
+            Decision::woken(self, work.reason, work.sequence, now)
+        });
+        Sent::Entry(work.delta.notifications, work.reason)
     }
 
     /// Takes the resume number that was drawn last, where all wake-ups before it were sent.
@@ -508,20 +458,6 @@ impl Subscription {
     }
 }
 
-fn assignment_entry<'a>(
-    entry: &'a QueueEntry,
-    assignment: &Assignment,
-    state: &'a QueueState,
-) -> WakeEntry<'a> {
-    WakeEntry {
-        target: Target::Queue(entry.address()),
-        reason: assignment.reason,
-        delta: assignment.delta,
-        sequence: assignment.sequence,
-        last_event: &state.last_event,
-    }
-}
-
 /// Returns the selectors without duplicates, in their order.
 fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
     let mut seen = HashSet::new();
@@ -532,10 +468,4 @@ fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
         .collect()
 }
 
-impl fmt::Debug for Subscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription")
-            .field("listener_id", &self.listener_id)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Subscription: listener_id);

@@ -148,7 +148,7 @@ fn in_group<S: std::fmt::Display>(group: &str, selectors: &[S]) -> SubscribeOpti
 fn resume_number(hub: &Hub, subscription: &Subscription, now: Tick) -> ResumeNumber {
     drain(subscription, now);
     let revision = Some(&hub.fanout.revision);
-    _ = subscription.fill(now, revision, &mut WakeBuilder::new());
+    _ = subscription.fill(now, revision, &mut WakeBuilder::default());
     subscription.take_resume().expect("all is sent")
 }
 
@@ -179,7 +179,7 @@ fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
 /// Takes the next Wake; `None` where nothing is marked.
 fn take(subscription: &Subscription, now: Tick) -> Option<Vec<WorkDetected>> {
     loop {
-        let mut sink = WakeBuilder::new();
+        let mut sink = WakeBuilder::default();
         let filled = subscription.fill(now, None, &mut sink);
         if filled.entries > 0 || filled.complete {
             return Some(sink.work).filter(|work| !work.is_empty());
@@ -204,7 +204,7 @@ fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
 /// Runs all walks of the fan-out.
 fn walk_all(hub: &Hub) {
     let mut batch = WakeBatch::default();
-    while let Some(mut walk) = hub.next_walk() {
+    while let Some(mut walk) = hub.fanout.pop() {
         while walk.step(&mut batch) {}
         batch.wake();
     }

@@ -8,7 +8,7 @@ use super::{
     Action, ISOLATED_AFTER, LinkConfig, Output, READY_AFTER, REPLACE_AFTER, REPLACE_AGAIN, Resync,
     SecondMachine, UNSENT_AGAIN,
     frames::{FrameDraft, FrameSender},
-    own_heartbeats::{HEARTBEAT, HeartbeatSender, Return, fingerprint},
+    own_heartbeats::{HEARTBEAT, HeartbeatSender, fingerprint},
     peer::{Peer, PeerStats, PeerTable, Silence},
     recent_queues::RecentQueues,
 };
@@ -25,7 +25,7 @@ use crate::{
 /// One relay's part in a cluster. After each call the driver takes the actions until there are none.
 #[derive(Debug)]
 pub(crate) struct ClusterLink {
-    config: LinkConfig,
+    pub(crate) config: LinkConfig,
     started_at: Tick,
     /// The client's count of connects when it was last read.
     connects: u64,
@@ -41,8 +41,8 @@ pub(crate) struct ClusterLink {
     repeated: u64,
     /// Open streams and known queues, for the list of relays.
     load: (u64, u64),
-    /// The hash of the name of this relay's store; 0 if it is unknown.
-    store: u64,
+    /// The hash of the name of this relay's store; 0 if it is unknown. Set before the first heartbeat.
+    pub(crate) store: u64,
     phase: Phase,
     actions: VecDeque<Action>,
 }
@@ -201,11 +201,6 @@ impl ClusterLink {
     /// Sets the numbers of open streams and known queues, for the list of relays.
     pub(crate) fn set_load(&mut self, streams: u64, queues: u64) {
         self.load = (streams, queues);
-    }
-
-    /// Sets the hash of the store's name, before the first heartbeat.
-    pub(crate) fn set_store(&mut self, store: u64) {
-        self.store = store;
     }
 
     /// C8, C9: returns whether no own message returns, so that publishers get UNAVAILABLE and listeners
@@ -388,19 +383,12 @@ impl ClusterLink {
         bytes: &Bytes,
         now: Tick,
     ) -> Result<(), SecondMachine> {
-        let returned = self.heartbeats.on_return(number, fingerprint(bytes))?;
-        let Return::New {
-            skipped,
-            interruptions,
-        } = returned
-        else {
-            return Ok(());
-        };
-        if skipped {
-            self.interruptions.count += 1;
+        if let Some(returned) = self.heartbeats.on_return(number, fingerprint(bytes))? {
+            self.interruptions.count += u64::from(returned.skipped);
+            let settled = &mut self.interruptions.settled;
+            *settled = returned.interruptions.max(*settled);
+            self.judge_peers(now);
         }
-        self.interruptions.settled = self.interruptions.settled.max(interruptions);
-        self.judge_peers(now);
         Ok(())
     }
 

@@ -39,16 +39,12 @@ struct Sent {
     interruptions: u64,
 }
 
-/// An own heartbeat that the broker delivered.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Return {
-    /// It has returned before, or after a later one.
-    Copy,
-    New {
-        /// An earlier one has not returned, and this was not noticed before.
-        skipped: bool,
-        interruptions: u64,
-    },
+/// An own heartbeat that the broker delivered, for the first time and in order.
+#[derive(Debug)]
+pub(super) struct Return {
+    /// An earlier one has not returned, and this was not noticed before.
+    pub(super) skipped: bool,
+    pub(super) interruptions: u64,
 }
 
 /// Own heartbeats that are recognized: those of one minute. An older one changes nothing.
@@ -96,34 +92,36 @@ impl HeartbeatSender {
         }
     }
 
+    /// `None` for a copy, and for one that returns after a later one.
+    ///
     /// # Errors
     /// If this relay has not sent it.
     pub(super) fn on_return(
         &mut self,
         number: u64,
         fingerprint: u64,
-    ) -> Result<Return, SecondMachine> {
+    ) -> Result<Option<Return>, SecondMachine> {
         if number > self.last {
             return Err(SecondMachine);
         }
         let sent = self.sent.iter().find(|sent| sent.number == number);
         let Some(&sent) = sent else {
-            return Ok(Return::Copy);
+            return Ok(None);
         };
         if sent.fingerprint != fingerprint {
             return Err(SecondMachine);
         }
         if number <= self.returned {
-            return Ok(Return::Copy);
+            return Ok(None);
         }
         let skipped = number > self.returned.max(self.overdue) + 1;
         self.returned = number;
         self.returned_sent_at = Some(sent.at);
         self.returns += 1;
-        Ok(Return::New {
+        Ok(Some(Return {
             skipped,
             interruptions: sent.interruptions,
-        })
+        }))
     }
 }
 

@@ -50,12 +50,12 @@ impl PeerCalls {
     pub(super) fn answer(&self, reply_to: Subject, call: Option<Call>) {
         let permit = Arc::clone(&self.answering).try_acquire_owned().ok();
         let Some((call, permit)) = call.zip(permit) else {
-            self.publisher.reply(reply_to, encoded(None));
+            self.publisher.send(reply_to, encoded(None));
             return;
         };
         let (service, publisher) = (Arc::clone(&self.service), self.publisher.clone());
         self.scope.spawn(async move {
-            publisher.reply(reply_to, encoded(Some(service.answer(call).await)));
+            publisher.send(reply_to, encoded(Some(service.answer(call).await)));
             drop(permit);
         });
     }

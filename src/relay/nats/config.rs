@@ -21,7 +21,7 @@ use crate::{
         text::opaque_debug,
         tls_files::{ClientFiles, TlsFiles as _},
     },
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
     types::check_text,
 };
 
@@ -112,17 +112,13 @@ impl NatsConfig {
                 return Err(Error::invalid("cluster_user", "must not be empty"));
             }
         }
-        match (&self.cert, &self.key) {
-            (Some(_), None) => Err(Error::invalid(
-                "cluster_key",
-                "must be set with cluster_cert",
-            )),
-            (None, Some(_)) => Err(Error::invalid(
-                "cluster_cert",
-                "must be set with cluster_key",
-            )),
-            _ => Ok(()),
-        }
+        let (missing, stated) = match (&self.cert, &self.key) {
+            (Some(_), None) => ("cluster_key", "cluster_cert"),
+            (None, Some(_)) => ("cluster_cert", "cluster_key"),
+            _ => return Ok(()),
+        };
+        let rule = format_args!("must be set with {stated}");
+        Err(Error::invalid(missing, rule))
     }
 
     /// Returns whether TLS is required, also of a server that offers none.
@@ -204,12 +200,9 @@ pub(super) async fn options(
             .tls_client_config(tls_files(&config)?.config()?);
         with_login(options, config.credentials.as_ref())
     });
-    let options = read.await.unwrap_or_else(|| {
-        let message = "the runtime is shutting down";
-        Err(Error::new(ErrorKind::Closed, message))
-    })?;
     let (for_events, for_delays) = (Arc::clone(events), Arc::clone(events));
-    let options = options
+    let options = read
+        .await??
         .name(format!("reveille {}", env!("CARGO_PKG_VERSION")))
         .custom_inbox_prefix(&subjects.inbox)
         .ping_interval(PING)
@@ -291,7 +284,7 @@ mod tests {
 
     fn refused(config: &NatsConfig) -> String {
         let error = config.check().expect_err("refused");
-        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(error.kind(), crate::ErrorKind::Invalid);
         error.to_string()
     }
 

@@ -68,7 +68,7 @@ impl NatsConnection {
         config.check()?;
         let servers = config.parsed_servers()?;
         let names = servers.iter().map(shown).collect::<Vec<_>>().join(",");
-        let subjects = Subjects::new(&config.name, life);
+        let subjects = Subjects::new(&config.name);
         let events = Arc::new(Events::new(names.clone()));
         let options = options(config, &subjects, &events).await?;
         let first = options.clone().connect(servers.as_slice());
@@ -91,10 +91,7 @@ impl NatsConnection {
             .subscribe(subjects.all.clone())
             .await
             .map_err(ended)?;
-        let own = client
-            .subscribe(subjects.own.clone())
-            .await
-            .map_err(ended)?;
+        let own = client.subscribe(subjects.of(life)).await.map_err(ended)?;
         if client.connection_state() == State::Connected {
             // The two commands leave the channel, whose room is for messages.
             let _ = timeout(CONNECT_TIMEOUT, client.flush()).await;
@@ -150,11 +147,6 @@ impl NatsPublisher {
         self.send(self.subjects.all.clone(), message)
     }
 
-    /// Replies to a request of another life.
-    pub(crate) fn reply(&self, to: Subject, reply: Bytes) -> bool {
-        self.send(to, reply)
-    }
-
     /// Returns the count of connects. It rises before a message of the new connection can be taken:
     /// a caller that reads it after it took a message has counted that message's connection.
     pub(crate) fn connects(&self) -> u64 {
@@ -176,7 +168,8 @@ impl NatsPublisher {
         }
     }
 
-    fn send(&self, subject: Subject, payload: Bytes) -> bool {
+    /// The same on any subject, as for a reply to a request of another life.
+    pub(super) fn send(&self, subject: Subject, payload: Bytes) -> bool {
         let (client, events) = (&self.client, &self.events);
         // The log has a line of the break, so a dropped message has none.
         if !self.is_connected() {

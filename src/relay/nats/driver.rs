@@ -1,6 +1,6 @@
 //! The task of a relay in a cluster: passes messages between the broker and the machine.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +11,7 @@ use super::{
     events::Kind,
 };
 use crate::{
-    base::{clock::Clock, log_limiter::LimitedCounts, task::Scope},
+    base::task::Scope,
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
     relay::{
@@ -36,16 +36,11 @@ struct Driver {
     calls: PeerCalls,
     runner: ClusterRunner,
     flags: Flags,
-    clock: Clock,
-    bad_messages: LimitedCounts<1>,
     /// Messages that the client has dropped, when they were last counted.
     dropped: u64,
     leaving: CancellationToken,
     has_left: bool,
 }
-
-/// One line a minute tells an operator as much as one for each message.
-const LOG_EVERY: Duration = Duration::from_secs(60);
 
 impl ClusterDriver {
     /// Starts the task. The machine has not sent anything yet.
@@ -67,8 +62,6 @@ impl ClusterDriver {
             calls,
             runner,
             flags,
-            clock: Clock::new(),
-            bad_messages: LimitedCounts::new(LOG_EVERY),
             dropped: 0,
             leaving: leaving.clone(),
             has_left: false,
@@ -214,9 +207,8 @@ impl Driver {
     }
 
     fn note_bad_message(&self, error: &Error) {
-        if let Some(suppressed) = self.bad_messages.note(0, self.clock.now()) {
-            tracing::warn!(%error, suppressed, "a message of the cluster is dropped");
-        }
+        let text = format_args!("a message of the cluster is dropped: {error}");
+        self.publisher.events.note(Kind::BadMessage, text);
     }
 }
 

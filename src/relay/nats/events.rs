@@ -41,9 +41,11 @@ pub(super) enum Kind {
     NoRoom,
     /// A message was not published: the server takes only shorter ones.
     TooLarge,
+    /// A message of another relay breaks a rule.
+    BadMessage,
 }
 
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 /// One line a minute tells an operator as much as one for each event.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -137,6 +139,6 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_place() {
-        assert_eq!(Kind::TooLarge as usize + 1, KINDS);
+        assert_eq!(Kind::BadMessage as usize + 1, KINDS);
     }
 }

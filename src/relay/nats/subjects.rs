@@ -5,13 +5,11 @@ use bytes::Bytes;
 
 use crate::types::cluster::LifeId;
 
-/// The subjects of one life in a cluster.
+/// The subjects of a cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Subjects {
     /// Of all relays.
     pub(super) all: Subject,
-    /// Of requests to this life.
-    pub(super) own: Subject,
     /// `reveille1.NAME.to.`
     to: String,
     /// `reveille1.NAME.inbox`: the client's own subjects of replies begin so.
@@ -36,12 +34,10 @@ pub(crate) enum NatsMessage {
 }
 
 impl Subjects {
-    pub(super) fn new(name: &str, life: LifeId) -> Self {
-        let to = format!("reveille1.{name}.to.");
+    pub(super) fn new(name: &str) -> Self {
         Self {
             all: format!("reveille1.{name}.all").into(),
-            own: format!("{to}{life}").into(),
-            to,
+            to: format!("reveille1.{name}.to."),
             inbox: format!("reveille1.{name}.inbox"),
         }
     }
@@ -77,8 +73,8 @@ mod tests {
     #[test]
     fn a_request_is_answered_on_a_subject_of_the_own_cluster_only() {
         let life = LifeId(0xabc);
-        let subjects = Subjects::new("prod", life);
-        assert_eq!(subjects.of(life), subjects.own);
+        let subjects = Subjects::new("prod");
+        let own = subjects.of(life);
         let payload = Bytes::from_static(b"payload");
         let read = |subject: &Subject, reply: Option<&str>| {
             subjects.read(Message {
@@ -98,7 +94,7 @@ mod tests {
             reply_to: good.into(),
             request: payload.clone(),
         };
-        assert_eq!(read(&subjects.own, Some(good)), ask);
+        assert_eq!(read(&own, Some(good)), ask);
         for reply in [
             None,
             Some("reveille1.prod.all"),
@@ -106,7 +102,7 @@ mod tests {
             Some("reveille1.prod.inboxes.1"),
             Some("reveille1.other.inbox.1"),
         ] {
-            let read = read(&subjects.own, reply);
+            let read = read(&own, reply);
             assert_eq!(read, NatsMessage::ForeignReply, "{reply:?}");
         }
     }

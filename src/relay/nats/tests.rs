@@ -133,7 +133,7 @@ async fn a_request_is_answered_and_one_to_an_unknown_life_is_refused() {
             panic!("no request");
         };
         assert_eq!(request, "which queues");
-        assert!(from_b.reply(reply_to, Bytes::from_static(b"these")));
+        assert!(from_b.send(reply_to, Bytes::from_static(b"these")));
         b
     });
     // NATS tells a client of another connection's subscription with a delay.

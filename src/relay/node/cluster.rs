@@ -5,14 +5,13 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     base::fnv::fnv1a,
     coordination::flag::Flags,
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
     relay::{
         nats::{ClusterDriver, NatsConfig, NatsConnection},
         runtime::{ClusterAck, Relay},
-        server::{RelayPeers, StatsSource},
+        server::StatsSource,
     },
     store::BlobStore,
-    types::cluster::LifeId,
 };
 
 /// Makes a relay a member of a cluster of relays.
@@ -79,20 +78,21 @@ impl ClusterConfig {
         store: &dyn BlobStore,
         stats: &StatsSource,
     ) -> Result<Option<ClusterDriver>> {
-        let Some(mut runner) = relay.cluster_runner() else {
+        let Some(runner) = relay.cluster_runner() else {
             return Ok(None);
         };
-        let life = LifeId::from_epoch(relay.epoch())
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "the epoch names no life"))?;
         let store = store_hash(&store.to_string());
-        runner.run(|node, _, _| node.link_mut().set_store(store));
+        let life = runner.run(|node, _, _| {
+            node.link_mut().store = store;
+            node.link().config.life
+        });
         let connection = NatsConnection::connect(&self.nats, life).await?;
         Ok(Some(ClusterDriver::start(
             connection,
             relay,
             runner,
             flags.clone(),
-            Arc::new(RelayPeers(stats.clone())),
+            Arc::new(stats.clone()),
         )))
     }
 }

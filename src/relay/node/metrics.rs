@@ -242,13 +242,11 @@ impl RelayStatus {
             cluster_degraded = u64::from(state.degraded),
                 "1 while listeners poll, because the relay is or was cut off from the others";
         });
-        let confirmations = self.relay.cluster_confirmations();
-        all.histograms
-            .extend(confirmations.into_iter().flat_map(|times| {
-            metric_table! {
+        if let Some(times) = self.relay.cluster_confirmations() {
+            all.histograms.extend(metric_table! {
                 cluster_confirmation_seconds = times,
                     "Time from the first publication of a frame until the broker has returned it";
-            }
-        }));
+            });
+        }
     }
 }

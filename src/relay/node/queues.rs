@@ -13,8 +13,7 @@ use crate::{
     courier::{Host, QueueManager},
     error::Result,
     relay::server::{
-        Access, AccessFiles, Health, Port, Server, ServerConfig, ServerLimits, ServerTls,
-        queue_routes,
+        Access, AccessFiles, Port, Server, ServerConfig, ServerLimits, ServerTls, queue_routes,
     },
     types::{ListenerId, Selector, SubscribeOptions, WakeStream},
 };
@@ -44,7 +43,6 @@ pub struct QueueNodeConfig {
 pub struct QueueNode {
     host: Arc<Host>,
     server: Server,
-    health: Health,
     access: Access,
 }
 
@@ -74,10 +72,7 @@ impl QueueNode {
     /// As [`QueueManager::host`]; [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the
     /// node cannot listen on its address.
     pub async fn start(config: QueueNodeConfig) -> Result<Self> {
-        let access = match &config.access {
-            Some(files) => Access::load(files)?,
-            None => Access::default(),
-        };
+        let access = Access::load(config.access.as_ref())?;
         let QueuesConfig {
             path,
             manager,
@@ -98,7 +93,7 @@ impl QueueNode {
         }
         let host = Arc::new(Host::start(manager, host, wakes).await?);
         let draining = CancellationToken::new();
-        let (routes, health) = queue_routes(Arc::clone(&host), draining.clone(), access.clone());
+        let routes = queue_routes(Arc::clone(&host), draining.clone(), access.clone());
         let server = ServerConfig {
             listen: config.listen,
             limits: config.limits,
@@ -110,7 +105,6 @@ impl QueueNode {
         Ok(Self {
             host,
             server,
-            health,
             access,
         })
     }
@@ -136,7 +130,6 @@ impl QueueNode {
     /// Ends gracefully: refuses new connections, ends the hand-over between two messages, and closes
     /// the remaining connections after `grace`.
     pub async fn shutdown(self, grace: Duration) {
-        self.health.end();
         self.server.shutdown(grace).await;
         self.host.shutdown().await;
     }

@@ -69,7 +69,6 @@ pub(crate) struct ClusterState {
 /// The machine of a relay, for the task that has the broker's client.
 pub(crate) struct ClusterRunner {
     shared: Arc<RelayInner>,
-    rng: fastrand::Rng,
 }
 
 /// Shows which causes are confirmed.
@@ -81,7 +80,7 @@ pub(crate) struct Confirmations {
 /// A publisher waits no longer than this for its confirmation.
 pub(crate) const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 /// A report waits no longer than this: a relay whose frame does not return is cut off after 3.5 s.
-const REPORTED_WITHIN: Duration = Duration::from_secs(4);
+pub(super) const REPORTED_WITHIN: Duration = Duration::from_secs(4);
 /// The wait for the reply to a request that hands timers over.
 const HANDED_WITHIN: Duration = Duration::from_secs(1);
 /// The pause after a request without a reply, which may come at once without the broker.
@@ -126,7 +125,6 @@ impl Relay {
     pub(crate) fn cluster_runner(&self) -> Option<ClusterRunner> {
         self.shared.cluster.as_ref().map(|_| ClusterRunner {
             shared: Arc::clone(&self.shared),
-            rng: fastrand::Rng::new(),
         })
     }
 
@@ -139,7 +137,7 @@ impl Relay {
 
     /// Returns the position in the hub's list behind all causes that this relay has counted so far.
     pub(crate) fn counted_position(&self) -> u64 {
-        self.shared.hub.increments_position()
+        self.shared.hub.increments.appended()
     }
 
     /// Waits until the causes that this relay has counted so far are confirmed.
@@ -151,17 +149,8 @@ impl Relay {
         confirmed.then_some(()).ok_or_else(Confirmations::isolated)
     }
 
-    /// Waits until the causes that this relay has counted so far are confirmed, or the relay is cut off:
-    /// its own listeners poll then, and its next frame tells the others.
-    ///
-    /// # Errors
-    /// `Unavailable` where neither happens soon.
-    pub(crate) async fn confirm_report(&self) -> Result<()> {
-        self.settled(REPORTED_WITHIN).await.map(drop)
-    }
-
     /// Returns whether these causes are confirmed; not where the relay is cut off.
-    async fn settled(&self, within: Duration) -> Result<bool> {
+    pub(super) async fn settled(&self, within: Duration) -> Result<bool> {
         match self.confirmations() {
             Some(confirmations) => confirmations.wait(self.counted_position(), within).await,
             None => Ok(true),
@@ -248,16 +237,16 @@ impl Relay {
 impl ClusterRunner {
     /// Waits until [`ClusterNode::on_tick`] has something to do. Cancel safe.
     pub(crate) async fn due(&self) {
-        let hub = &self.shared.hub;
-        let increments = hub.has_increments();
+        let increments = &self.shared.hub.increments;
+        let is_empty = increments.is_empty();
         let deadline = lock(&self.cluster().node).deadline();
         let sleep = tokio::time::sleep_until(self.shared.clock.instant(deadline));
         tokio::pin!(sleep);
         poll_fn(|cx| {
-            if let Some(waker) = hub.increments_waker().filter(|_| !increments) {
-                waker.register(cx.waker());
+            if is_empty {
+                increments.waker.register(cx.waker());
                 // Read again after the waker is registered.
-                if hub.has_increments() {
+                if !increments.is_empty() {
                     return Poll::Ready(());
                 }
             }
@@ -268,14 +257,13 @@ impl ClusterRunner {
 
     /// Calls the machine, and takes over its state.
     pub(crate) fn run<T>(
-        &mut self,
+        &self,
         call: impl FnOnce(&mut ClusterNode, Tick, &mut fastrand::Rng) -> T,
     ) -> T {
-        let shared = Arc::clone(&self.shared);
-        let cluster = shared.cluster.as_ref().expect("a runner has a cluster");
+        let cluster = self.cluster();
         let mut node = lock(&cluster.node);
-        let now = shared.clock.now();
-        let result = call(&mut node, now, &mut self.rng);
+        let now = self.shared.clock.now();
+        let result = call(&mut node, now, &mut fastrand::Rng::new());
         if let Some(after) = node.take_confirmed_after() {
             cluster.confirmations.observe(after);
         }

@@ -129,15 +129,8 @@ impl Relay {
     /// # Errors
     /// `Unavailable` once all streams were told to end.
     pub(crate) fn check_accepts_notifications(&self) -> Result<()> {
-        match self
-            .shared
-            .drain
-            .refuses_notifications
-            .load(Ordering::Acquire)
-        {
-            true => Err(Self::draining()),
-            false => Ok(()),
-        }
+        let refuses = &self.shared.drain.refuses_notifications;
+        refuse_if(refuses.load(Ordering::Acquire))
     }
 
     /// Checks that new streams are accepted.
@@ -145,15 +138,14 @@ impl Relay {
     /// # Errors
     /// `Unavailable` once a drain has begun.
     pub(crate) fn check_accepts_streams(&self) -> Result<()> {
-        if self.is_draining() {
-            Err(Self::draining())
-        } else {
-            Ok(())
-        }
+        refuse_if(self.is_draining())
     }
+}
 
-    fn draining() -> Error {
-        Error::new(ErrorKind::Unavailable, "the relay is shutting down")
-            .with_retry_after(RETRY_AFTER)
+fn refuse_if(drains: bool) -> Result<()> {
+    if !drains {
+        return Ok(());
     }
+    let error = Error::new(ErrorKind::Unavailable, "the relay is shutting down");
+    Err(error.with_retry_after(RETRY_AFTER))
 }

@@ -14,7 +14,11 @@ use std::{
 
 use super::{Refused, Relay, RelayConfig, RelayInner, SilentRelays};
 use crate::{
-    base::{clock::Tick, histogram::Histogram, sync::lock},
+    base::{
+        clock::{Tick, nanos},
+        histogram::Histogram,
+        sync::lock,
+    },
     relay::hub::{ListenerSurvey, UnservedQueue},
     wire::{
         proto::{GetHistoryResponse, LatencyBuckets, Levels, Sample, Totals},
@@ -205,7 +209,7 @@ impl Ring {
 
 fn buckets(histogram: &Histogram) -> LatencyBuckets {
     let buckets = histogram.snapshot();
-    let micros = |bound: &Duration| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+    let micros = |bound: &f64| nanos(Duration::from_secs_f64(*bound)) / 1_000;
     LatencyBuckets {
         bounds_us: buckets.bounds.iter().map(micros).collect(),
         counts: buckets.counts,

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -43,7 +43,7 @@ impl<S> MessageStream<S> {
             SubscribeEvent::Heartbeat { .. } => {
                 tracing::trace!("a heartbeat is sent");
                 let counters = &self.shared.counters;
-                counters.heartbeats.fetch_add(1, Ordering::Relaxed);
+                counters.heartbeats.fetch_add(1, Relaxed);
             }
             SubscribeEvent::Goodbye(goodbye) => {
                 tracing::debug!(reason = ?goodbye.reason, "a Goodbye is sent");
@@ -56,13 +56,9 @@ impl<S> MessageStream<S> {
         let (entries, notifications) = (filled.entries, filled.notifications);
         tracing::debug!(entries, notifications, "a Wake is sent");
         let counters = &self.shared.counters;
-        counters.wakes.fetch_add(1, Ordering::Relaxed);
-        counters
-            .entries
-            .fetch_add(filled.entries as u64, Ordering::Relaxed);
-        counters
-            .notifications
-            .fetch_add(filled.notifications, Ordering::Relaxed);
+        counters.wakes.fetch_add(1, Relaxed);
+        counters.entries.fetch_add(entries as u64, Relaxed);
+        counters.notifications.fetch_add(notifications, Relaxed);
         if let Some(accepted_at) = filled.accepted_at {
             let waited = self.shared.clock.now().since(accepted_at);
             counters.wake_latency.observe(waited);

@@ -40,7 +40,7 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
 
 /// Fires each timer when it is due.
 async fn fire_timers(shared: Arc<RelayInner>) {
-    let waker = shared.hub.timers_waker();
+    let waker = &shared.hub.timers.waker;
     loop {
         let now = shared.clock.now();
         let next = shared.hub.fire(now);
@@ -72,14 +72,14 @@ const MAX_BATCH_WORK: usize = 8192;
 /// stream of many queues sends one Wake for them. Between a mark and its wake there are only walks:
 /// a notification that finds the mark relies on that wake.
 async fn fan_out(shared: Arc<RelayInner>) {
-    let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
+    let (hub, waker) = (&shared.hub, &shared.hub.fanout.waker);
     let mut batch = WakeBatch::default();
     // Work since the last yield.
     let mut spent = 0;
     loop {
         let walk = poll_fn(|cx| {
             waker.register(cx.waker());
-            match hub.next_walk() {
+            match hub.fanout.pop() {
                 Some(walk) => Poll::Ready(Some(walk)),
                 None if hub.detach_some(shared.clock.now()) => Poll::Ready(None),
                 None => Poll::Pending,
@@ -92,23 +92,23 @@ async fn fan_out(shared: Arc<RelayInner>) {
         };
         // A single walk wakes its streams step by step. With others in the batch, that would send
         // some streams a separate Wake for the last queue.
-        let alone = batch.work() == 0;
+        let alone = batch.work == 0;
         loop {
             let more = walk.step(&mut batch);
-            let full = batch.work() >= MAX_BATCH_WORK;
-            if full || hub.fanout_is_empty() && (alone || !more) {
-                spent += batch.work();
+            let full = batch.work >= MAX_BATCH_WORK;
+            if full || hub.fanout.is_empty() && (alone || !more) {
+                spent += batch.work;
                 batch.wake();
             }
             if !more {
                 break;
             }
-            if batch.work() == 0 {
+            if batch.work == 0 {
                 spent = 0;
                 tokio::task::yield_now().await;
             }
         }
-        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= MAX_BATCH_WORK) {
+        if batch.work == 0 && (hub.detach_some(shared.clock.now()) || spent >= MAX_BATCH_WORK) {
             spent = 0;
             tokio::task::yield_now().await;
         }

@@ -214,7 +214,7 @@ async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_f
         ("nonsense", ErrorKind::NotFound),
     ] {
         assert_eq!(
-            relay.report(id, &report).expect_err(id).kind(),
+            relay.report(id, &report).await.expect_err(id).kind(),
             kind,
             "{id}"
         );

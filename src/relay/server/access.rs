@@ -29,7 +29,7 @@ use super::http2::tls::Peer;
 use crate::{
     base::{sync::lock, task::blocking},
     console::{Admission, Metrics, Refusal, metric_table},
-    error::{Error, ErrorKind, Result},
+    error::Result,
     relay::auth::{Action, AuditLog, Target},
     wire::from_status,
 };
@@ -38,19 +38,13 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access(Option<Arc<Callers>>);
 
-/// The caller of the last request of a connection. Most connections have one caller only, whose next
-/// request is then recognised without a look into the table of all callers. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct LastCaller(Arc<Mutex<Option<Requester>>>);
-
 impl Access {
-    /// Reads the files.
+    /// Reads the files, where there are some.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`], [`ErrorKind::NotFound`] or [`ErrorKind::Unavailable`] with the file
-    /// and the rule that it breaks.
-    pub(crate) fn load(files: &AccessFiles) -> Result<Self> {
-        Ok(Self(Some(Arc::new(Callers::load(files)?))))
+    /// `Invalid`, `NotFound` or `Unavailable`, with the file and the rule that it breaks.
+    pub(crate) fn load(files: Option<&AccessFiles>) -> Result<Self> {
+        Ok(Self(files.map(Callers::load).transpose()?.map(Arc::new)))
     }
 
     /// Returns whether callers must be known.
@@ -68,8 +62,7 @@ impl Access {
             return Ok(false);
         };
         state.reopen_audit_log();
-        let reloaded = blocking(move || state.reload()).await;
-        reloaded.unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the runtime ends")))
+        blocking(move || state.reload()).await?
     }
 
     /// Records in the audit log what the operator did on the relay's machine.
@@ -84,7 +77,7 @@ impl Access {
         let Some(state) = self.0.clone() else {
             return;
         };
-        if let Some(Err(error)) = blocking(move || state.reload()).await {
+        if let Ok(Err(error)) = blocking(move || state.reload()).await {
             // A revocation may wait for it.
             tracing::error!(%error, "what the files of access said before stays in use");
         }
@@ -115,7 +108,9 @@ impl Access {
     }
 
     /// Checks the caller of a gRPC request, and that it has the right to the call at all. The
-    /// service checks the queues and the flags. Returns `None` where no caller needs to be known.
+    /// service checks the queues and the flags. Returns `None` where no caller needs to be known. `last` is
+    /// the caller of the connection's last request: most connections have one caller only, whose next
+    /// request is then recognised without a look into the table of all callers.
     ///
     /// # Errors
     /// The answer to a caller that is not admitted.
@@ -125,30 +120,31 @@ impl Access {
         call: Call,
         headers: &HeaderMap,
         peer: &Arc<Peer>,
-        last: &LastCaller,
+        last: &Mutex<Option<Requester>>,
     ) -> std::result::Result<Option<Requester>, Status> {
         let Some(state) = &self.0 else {
             return Ok(None);
         };
-        if call.right == Some(Right::Anyone) {
+        if call.right == Right::Anyone {
             return Ok(None);
         }
-        let requester = match last.of(headers) {
+        let sent_it =
+            |known: &Requester| authorization(headers).is_ok_and(|of| known.is_current(of));
+        let known = lock(last).clone().filter(sent_it);
+        let requester = match known {
             Some(requester) => requester,
             None => {
                 let caller = state.authenticate(headers, peer, path)?;
                 let requester = Requester::new(Arc::clone(state), caller, Arc::clone(peer));
-                *lock(&last.0) = Some(requester.clone());
+                *lock(last) = Some(requester.clone());
                 requester
             }
         };
         match call.right {
-            Some(Right::Relay(action)) => {
-                requester.check(action, Target::Relay)?;
-            }
-            Some(Right::Some(action)) => requester.check_some(action)?,
-            Some(Right::Known | Right::Anyone) => {}
-            None => return Err(requester.deny_call(path)),
+            Right::Relay(action) => requester.check(action, Target::Relay)?,
+            Right::Some(action) => requester.check_some(action)?,
+            Right::Known | Right::Anyone => {}
+            Right::Unknown => return Err(requester.deny_call(path)),
         }
         Ok(Some(requester))
     }
@@ -240,14 +236,5 @@ impl Access {
             (Some(_), Some(requester)) => Ok(requester.clone()),
             (Some(_), None) => Err(Status::internal("the request has no caller")),
         }
-    }
-}
-
-impl LastCaller {
-    /// Returns the last caller, if it also sent a request with these headers.
-    fn of(&self, headers: &HeaderMap) -> Option<Requester> {
-        let last = lock(&self.0).clone()?;
-        let authorization = authorization(headers).ok()?;
-        last.is_current(authorization).then_some(last)
     }
 }

@@ -6,13 +6,12 @@
 pub(super) mod pages;
 pub(super) mod ranked;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use self::pages::{Entry, Page, Part, listener, queue, watcher};
-use super::access::{Access, requester::Requester};
+use super::{access::requester::Requester, services::Services};
 use crate::{
     base::task::{Work, spend_and_yield},
     coordination::flag::{Flags, WatchersQuery},
@@ -71,22 +70,12 @@ pub(crate) trait List: Send + Sync + Sized {
     ) -> Self::Response;
 }
 
-/// The lists for clients.
-#[derive(Debug, Clone)]
-pub(crate) struct Lists {
-    relay: Relay,
-    flags: Flags,
-    access: Access,
-    /// The answers that are computed at one time.
-    permits: Arc<Semaphore>,
-}
-
 /// A list waits no longer than this for the other relays.
 pub(super) const WITHIN: Duration = Duration::from_secs(1);
 /// Time to find the entries of a page, with the wait for a permit.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Only operators request lists, mostly one at a time.
-const AT_ONCE: usize = 8;
+pub(crate) const LISTS_AT_ONCE: usize = 8;
 /// Least entries fetched at a time: a caller may see some of them only.
 const FETCHED: usize = 256;
 /// Bytes of a filter.
@@ -96,16 +85,7 @@ const BATCH: usize = 8;
 /// The cost of a step that compares names with a filter, as names that are looked up.
 const NAMES: usize = 256;
 
-impl Lists {
-    pub(crate) fn new(relay: Relay, flags: Flags, access: Access) -> Self {
-        Self {
-            relay,
-            flags,
-            access,
-            permits: Arc::new(Semaphore::new(AT_ONCE)),
-        }
-    }
-
+impl Services {
     /// Answers a client.
     pub(super) async fn list<L: List>(
         &self,
@@ -116,23 +96,10 @@ impl Lists {
         Ok(Response::new(self.in_time(page).await?))
     }
 
-    /// As [`Lists::list`], for queues: they have other orders than by name.
-    pub(super) async fn list_queues(
-        &self,
-        request: Request<proto::ListQueuesRequest>,
-    ) -> Result<Response<proto::ListQueuesResponse>, Status> {
-        if request.get_ref().order_by == proto::QueueOrder::Unspecified as i32 {
-            return self.list(request).await;
-        }
-        let requester = self.access.requester(request.extensions())?;
-        let page = ranked::page(&self.relay, request.get_ref(), &requester);
-        Ok(Response::new(self.in_time(page).await?))
-    }
-
     /// Waits a limited time for a permit and for the answer.
     pub(super) async fn in_time<T>(&self, search: impl Future<Output = Result<T>>) -> Result<T> {
         let search = async {
-            let _permit = self.permits.acquire().await.expect("never closed");
+            let _permit = self.lists.acquire().await.expect("never closed");
             search.await
         };
         let found = tokio::time::timeout(TIMEOUT, search).await;

@@ -8,7 +8,7 @@ pub(super) mod findings;
 pub(crate) mod flags;
 pub(super) mod health;
 #[cfg(feature = "nats")]
-pub(super) mod peers;
+mod peers;
 pub(super) mod relay;
 #[cfg(feature = "keda")]
 pub(super) mod scaler;
@@ -16,27 +16,19 @@ pub(super) mod stats;
 pub(super) mod unconfirmed;
 pub(super) mod wake;
 
-#[cfg(feature = "courier")]
 use std::sync::Arc;
-use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 #[cfg(feature = "courier")]
 use self::courier::CourierService;
-use self::{
-    admin::AdminService,
-    flags::{FlagsService, StoreCalls},
-    health::Health,
-    relay::RelayService,
-    stats::StatsSource,
-};
+use self::{health::Health, stats::StatsSource};
 use super::{
     access::{Access, local_calls::ConsoleDoor},
     http2::body::UNKNOWN_BYTES,
-    lists::Lists,
 };
 #[cfg(feature = "keda")]
 use crate::wire::scaler::external_scaler_server::ExternalScalerServer;
@@ -52,7 +44,7 @@ use crate::{
 #[cfg(feature = "courier")]
 use crate::{courier::Host, wire::proto::courier_server::CourierServer};
 
-/// The parts that the services need.
+/// All services of a relay but the courier's.
 #[derive(Debug)]
 pub(crate) struct Services {
     pub(crate) relay: Relay,
@@ -60,12 +52,15 @@ pub(crate) struct Services {
     /// The hosted queues.
     #[cfg(feature = "courier")]
     pub(crate) queues: Option<Arc<Host>>,
-    /// Maximum age of a flag watch's stream.
-    pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
     pub(crate) access: Access,
     pub(crate) console: ConsoleDoor,
     pub(crate) stats: StatsSource,
+    /// The lists that are computed at one time.
+    pub(crate) lists: Semaphore,
+    /// The calls of the store that are made for requests at one time: a slow store must not gather the
+    /// requests of a client that sends them without end.
+    pub(crate) calls: Semaphore,
     /// Serves reflection.
     pub(crate) reflection: bool,
 }
@@ -76,49 +71,27 @@ impl Services {
     /// # Errors
     /// [`ErrorKind::Internal`] if the reflection service cannot read its descriptors.
     pub(crate) fn routes(self) -> Result<(Routes, Health)> {
-        let health = Health::default();
-        let (relay, access, max_age) = (self.relay, self.access, self.stream_max_age);
-        let lists = Lists::new(relay.clone(), self.flags.clone(), access.clone());
+        let health = Health::new(self.draining.clone());
         let mut routes = Routes::builder();
         let most = Limits::REQUEST_BYTES;
         routes.add_service(health_service(&health));
         #[cfg(feature = "courier")]
-        if let Some(host) = self.queues {
-            routes.add_service(courier_service(host, self.draining.clone(), access.clone()));
+        if let Some(host) = self.queues.clone() {
+            let (draining, access) = (self.draining.clone(), self.access.clone());
+            routes.add_service(courier_service(host, draining, access));
         }
+        let all = Arc::new(self);
         #[cfg(feature = "keda")]
-        let service = ExternalScalerServer::new(scaler::ScalerService {
-            relay: relay.clone(),
-            max_age,
-            access: access.clone(),
-        });
+        let service = ExternalScalerServer::from_arc(Arc::clone(&all));
         #[cfg(feature = "keda")]
         routes.add_service(service.max_decoding_message_size(most));
-        let service = FlagsServer::new(FlagsService {
-            flags: self.flags,
-            relay: relay.clone(),
-            max_age,
-            lists: lists.clone(),
-            calls: StoreCalls::default(),
-            access: access.clone(),
-        });
+        let service = FlagsServer::from_arc(Arc::clone(&all));
         routes.add_service(service.max_decoding_message_size(most));
-        let service = RelayServer::new(RelayService {
-            relay: relay.clone(),
-            draining: self.draining,
-            access: access.clone(),
-        });
+        let service = RelayServer::from_arc(Arc::clone(&all));
         routes.add_service(service.max_decoding_message_size(Limits::NOTIFY_BYTES));
-        let service = AdminServer::new(AdminService {
-            relay,
-            stats: self.stats,
-            max_age,
-            lists,
-            access,
-            console: self.console,
-        });
+        let service = AdminServer::from_arc(Arc::clone(&all));
         routes.add_service(service.max_decoding_message_size(most));
-        if self.reflection {
+        if all.reflection {
             let v1 = reflection().build_v1().map_err(broken)?;
             let v1alpha = reflection().build_v1alpha().map_err(broken)?;
             routes.add_service(v1.max_decoding_message_size(most));
@@ -128,16 +101,12 @@ impl Services {
     }
 }
 
-/// Returns the routes of a host of queues without a relay, and the handle of its health service.
+/// Returns the routes of a host of queues without a relay.
 #[cfg(feature = "courier")]
-pub(crate) fn queue_routes(
-    host: Arc<Host>,
-    draining: CancellationToken,
-    access: Access,
-) -> (Routes, Health) {
-    let health = Health::default();
+pub(crate) fn queue_routes(host: Arc<Host>, draining: CancellationToken, access: Access) -> Routes {
+    let health = Health::new(draining.clone());
     let routes = Routes::new(courier_service(host, draining, access));
-    (routes.add_service(health_service(&health)), health)
+    routes.add_service(health_service(&health))
 }
 
 fn health_service(health: &Health) -> HealthServer<Health> {

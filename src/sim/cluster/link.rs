@@ -192,9 +192,7 @@ impl World {
         let Some(run) = &mut self.relays[relay].run else {
             return;
         };
-        if let Some(increments) = run.hub.increments_waker() {
-            increments.register(&waker);
-        }
+        run.hub.increments.waker.register(&waker);
         let due = run.node.deadline();
         let at = self.relays[relay].clock.real(due).max(self.now);
         self.link_at(relay, at);

@@ -113,7 +113,7 @@ impl World {
         counted.expect("there is room");
         run.unanswered.push_back(Unanswered {
             attempt: number,
-            position: run.hub.increments_position(),
+            position: run.hub.increments.appended(),
             until: now + CONFIRMED_WITHIN,
             promise: Promise {
                 due: self.now + later(delay + delay / 25),

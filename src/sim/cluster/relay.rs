@@ -229,8 +229,8 @@ impl World {
             cluster: true,
             ..groups::pace(self.plan.sentinel, self.plan.group_keep)
         }));
-        hub.timers_waker().register(&relay.waker(Ring::Timers));
-        hub.fanout_waker().register(&relay.waker(Ring::Fanout));
+        hub.timers.waker.register(&relay.waker(Ring::Timers));
+        hub.fanout.waker.register(&relay.waker(Ring::Fanout));
         let config = LinkConfig {
             life: LifeId(relay.epoch),
             relay_id: format!("relay-{number}").into(),
@@ -342,7 +342,7 @@ impl World {
         }
         run.fanout_at = None;
         let more = run.hub.detach_some(now);
-        let walk = run.walk.take().or_else(|| run.hub.next_walk());
+        let walk = run.walk.take().or_else(|| run.hub.fanout.pop());
         match walk {
             Some(mut walk) => {
                 if walk.step(&mut WakeBatch::default()) {
@@ -350,7 +350,7 @@ impl World {
                 }
             }
             None => {
-                run.hub.fanout_waker().register(&waker);
+                run.hub.fanout.waker.register(&waker);
                 if !more {
                     return;
                 }
@@ -399,7 +399,7 @@ impl World {
         let relay = &mut self.relays[number];
         let (life, clock, waker) = (relay.life, relay.clock, relay.waker(Ring::Timers));
         let Some(run) = &mut relay.run else { return };
-        run.hub.timers_waker().register(&waker);
+        run.hub.timers.waker.register(&waker);
         let Some(next) = run.hub.next_timer() else {
             return;
         };

@@ -156,7 +156,7 @@ impl World {
             let until = stream.blocked_until;
             return self.poll_stream(relay, id, until);
         }
-        let mut sink = WakeBuilder::new();
+        let mut sink = WakeBuilder::default();
         let drain = run.draining.as_ref().map(|draining| draining.drain);
         let next = stream.feed.next_into(now, drain, &stream.waker, &mut sink);
         match next {

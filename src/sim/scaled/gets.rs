@@ -13,7 +13,7 @@ use super::{
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
-    listener::scaling::{AfterEmpty, Begin, TaskId},
+    listener::scaling::{TaskAction, TaskId},
     queue::{RetryConfig, RetryOn, RetryState},
 };
 
@@ -21,7 +21,7 @@ impl World {
     pub(super) fn begins(&mut self, number: usize, queue: usize, task: TaskId) {
         let (now, life) = (self.now, self.listeners[number].life);
         let event = |happens| Event::Scaled(number, life, queue, happens);
-        if self.machine(number, queue).tasks().works(task) {
+        if self.machine(number, queue).tasks.works(task) {
             // The task was woken early; this is its old deadline.
             return;
         }
@@ -36,9 +36,9 @@ impl World {
             return;
         }
         match self.machine(number, queue).begin(task, now) {
-            Begin::Leave => {}
-            Begin::Sleep(until) => self.at(until, event(Happens::Begins(task))),
-            Begin::Get => {
+            TaskAction::Leave => {}
+            TaskAction::Sleep(until) => self.at(until, event(Happens::Begins(task))),
+            TaskAction::Get => {
                 let may = self.may(Trouble::GetsHang) && !self.is_hanging(number, queue);
                 let hangs = may && self.rng.u32(0..10) == 0;
                 if hangs {
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// Carries out the scaler's decision for a task.
-    pub(super) fn rests(&mut self, number: usize, queue: usize, task: TaskId, rest: AfterEmpty) {
+    pub(super) fn rests(&mut self, number: usize, queue: usize, task: TaskId, rest: TaskAction) {
         let event = Event::Scaled(
             number,
             self.listeners[number].life,
@@ -163,9 +163,9 @@ impl World {
             Happens::Begins(task),
         );
         match rest {
-            AfterEmpty::Again => self.at(self.now, event),
-            AfterEmpty::Sleep(until) if until != Tick::NEVER => self.at(until, event),
-            AfterEmpty::Sleep(_) | AfterEmpty::Leave => {}
+            TaskAction::Get => self.at(self.now, event),
+            TaskAction::Sleep(until) if until != Tick::NEVER => self.at(until, event),
+            TaskAction::Sleep(_) | TaskAction::Leave => {}
         }
     }
 
@@ -180,11 +180,11 @@ impl World {
         let (half, chance) = (held * 2 <= batch, self.rng.f64());
         let scaled = self.scaled(number, queue);
         scaled.scaler.places_free(task, half, now, chance);
-        if scaled.scaler.tasks().works(task) {
+        if scaled.scaler.tasks.works(task) {
             return;
         }
         let until = scaled.scaler.sleeps_until(task, now).unwrap_or(now);
-        self.rests(number, queue, task, AfterEmpty::Sleep(until));
+        self.rests(number, queue, task, TaskAction::Sleep(until));
     }
 
     pub(super) fn get_fails(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {

@@ -106,7 +106,7 @@ impl World {
         }
         scaled.held.remove(&task);
         // The messages of a get in flight are treated when they arrive.
-        if !scaled.scaler.tasks().is_getting(task) {
+        if !scaled.scaler.tasks.is_getting(task) {
             let rest = scaled.scaler.done(task, now);
             self.rests(number, queue, task, rest);
         }
@@ -170,7 +170,7 @@ impl World {
         };
         self.was_untried(got);
         let attempts = &mut self.scaled(number, queue).attempts;
-        let disposition = attempts.on_abandoned(&one.message);
+        let disposition = attempts.on_failed(&one.message, 1, Verdict::Postponed(Duration::ZERO));
         self.disposes(number, queue, got, &one, disposition, None);
     }
 
@@ -267,7 +267,7 @@ impl World {
         let (now, life) = (self.now, self.listeners[number].life);
         if self.queues.release(got.0, got.1, now + delay) {
             self.queues.messages[got.0].announced = Announced::Listener(number, life);
-            self.machine(number, queue).add_hidden(delay, now);
+            self.machine(number, queue).reporter.add_hidden(delay, now);
         }
     }
 }

@@ -27,7 +27,7 @@ impl World {
             Answer::Full => Some(ErrorKind::Exhausted),
             Answer::Late => Some(ErrorKind::Timeout),
         };
-        scaled.scaler.on_report_answered(error, now);
+        scaled.scaler.reporter.on_answered(error, now);
         self.scaled_step(number, queue);
     }
 
@@ -65,7 +65,8 @@ impl World {
         let Some(Ok(subscription)) = session.map(|session| session.report(&mut report)) else {
             scaled
                 .scaler
-                .on_report_answered(Some(ErrorKind::Unavailable), now);
+                .reporter
+                .on_answered(Some(ErrorKind::Unavailable), now);
             return;
         };
         scaled.report = Some(report.number);

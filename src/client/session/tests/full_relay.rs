@@ -9,7 +9,8 @@ use super::{super::publisher::*, answer, at, publisher, result, rng};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind, Result},
-    types::{Accepted, Notification, NotifyAnswer},
+    types::{Accepted, Notification},
+    wire::NotifyAnswer,
 };
 
 /// A relay that counts notifications. When full, it has no room for queues whose name begins with

@@ -6,7 +6,8 @@ use super::{super::publisher::*, answer, at, failure, post, publisher, result, r
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind},
-    types::{Accepted, Counted, Limits, Notification, NotifyAnswer},
+    types::{Accepted, Limits, Notification},
+    wire::{NotifyAnswer, proto::Counted},
 };
 
 const LATER: Tick = Tick::NEVER;

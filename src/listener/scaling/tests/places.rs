@@ -33,7 +33,7 @@ fn a_task_with_an_empty_get_while_it_handled_polls_again_after_a_wake() {
     let mut bench = Bench::pushed();
     let task = bench.works(1, true);
     bench.step();
-    bench.scaler.on_depth(Some(1), bench.now);
+    bench.scaler.on_depth(Some((1, usize::MAX)), bench.now);
     bench.places_free(task, true);
     bench.polls(task);
     bench.finds_nothing(task);
@@ -57,11 +57,7 @@ fn while_polling_one_task_polls_although_others_handle_messages() {
         bench.finds(task, false);
         task = bench.started();
     }
-    assert_eq!(
-        bench.scaler.tasks().list.len(),
-        5,
-        "as many as there may be"
-    );
+    assert_eq!(bench.scaler.tasks.list.len(), 5, "as many as there may be");
 }
 
 /// A polling scaler whose policy allows one task, which holds messages.
@@ -71,10 +67,9 @@ fn limited_to_one() -> (Bench, TaskId) {
     bench.finds(task, true);
     let beside = bench.started();
     assert_eq!(bench.step(), Step::QueryDepth);
-    bench.scaler.set_policy_limit(1);
-    bench.scaler.on_depth(Some(1), bench.now);
+    bench.scaler.on_depth(Some((1, 1)), bench.now);
     bench.pass(500);
-    assert_eq!(bench.begin(beside), Begin::Leave);
+    assert_eq!(bench.begin(beside), Leave);
     (bench, task)
 }
 
@@ -82,7 +77,7 @@ fn limited_to_one() -> (Bench, TaskId) {
 fn no_task_polls_beyond_the_number_of_the_policy() {
     let (mut bench, task) = limited_to_one();
     bench.waits();
-    assert_eq!(bench.done(task), Again);
+    assert_eq!(bench.done(task), Get);
     bench.polls(task);
 }
 
@@ -93,7 +88,6 @@ fn where_all_tasks_that_the_policy_had_hold_messages_the_depth_is_asked_again() 
     assert!(until.since(bench.now) <= seconds(2), "{until:?}");
     bench.now = until;
     assert_eq!(bench.step(), Step::QueryDepth);
-    bench.scaler.set_policy_limit(3);
-    bench.scaler.on_depth(Some(3), bench.now);
+    bench.scaler.on_depth(Some((3, 3)), bench.now);
     bench.gets();
 }

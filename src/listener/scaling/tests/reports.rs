@@ -117,7 +117,7 @@ fn a_refusal_that_may_pass_forgets_no_timer() {
     bench.refused(ErrorKind::Unsupported);
     assert_eq!(bench.waits(), bench.now + seconds(30));
     assert!(
-        !bench.scaler.has_pending_report(bench.now),
+        !bench.scaler.reporter.has_pending_report(bench.now),
         "no shutdown waits for it"
     );
     bench.pass(30_000);
@@ -133,7 +133,7 @@ fn work_found_while_drained_is_in_flight_is_reported() {
     bench.leaves(task);
     assert!(matches!(bench.step(), Step::Report(_)), "drained");
     bench.works_unasked();
-    bench.scaler.on_report_answered(None, bench.now);
+    bench.scaler.reporter.on_answered(None, bench.now);
     assert_eq!(bench.told().state, Busy);
 }
 

@@ -9,7 +9,7 @@ use crate::{
 
 /// A name, or all names with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct NamePattern {
+pub(in crate::relay::auth) struct NamePattern {
     stem: Box<str>,
     /// Whether a `*` follows the stem.
     is_prefix: bool,
@@ -24,7 +24,7 @@ pub(in crate::relay::auth) struct QueuePattern {
 
 /// A flag, or all flags with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::relay::auth) struct FlagPattern(NamePattern);
+pub(in crate::relay::auth) struct FlagPattern(pub(super) NamePattern);
 
 impl NamePattern {
     fn new(text: &str) -> Self {
@@ -35,7 +35,7 @@ impl NamePattern {
         }
     }
 
-    fn matches(&self, name: &str) -> bool {
+    pub(super) fn matches(&self, name: &str) -> bool {
         if self.is_prefix {
             name.starts_with(&*self.stem)
         } else {
@@ -44,7 +44,7 @@ impl NamePattern {
     }
 
     /// Returns whether all names with this prefix match.
-    fn covers_prefix(&self, prefix: &str) -> bool {
+    pub(super) fn covers_prefix(&self, prefix: &str) -> bool {
         self.is_prefix && prefix.starts_with(&*self.stem)
     }
 
@@ -90,17 +90,6 @@ impl QueuePattern {
     /// matches any combination of its parts, so each part is compared alone.
     pub(super) fn covers(&self, selector: &Selector) -> bool {
         self.account.covers(selector.storage_account()) && self.queue.covers(selector.queue_name())
-    }
-}
-
-impl FlagPattern {
-    pub(super) fn matches(&self, name: &str) -> bool {
-        self.0.matches(name)
-    }
-
-    /// Returns whether the pattern matches every flag with this prefix.
-    pub(super) fn covers(&self, prefix: &str) -> bool {
-        self.0.covers_prefix(prefix)
     }
 }
 

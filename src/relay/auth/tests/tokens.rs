@@ -252,7 +252,7 @@ fn the_changes_of_tokens_are_known_by_their_ids() {
     home.tokens().revoke(removed.id()).expect("revoked");
     let added = add("added");
     let now = home.config("tokens = \"tokens.toml\"");
-    let mut changes: Vec<_> = now.token_changes(&former).collect();
+    let mut changes: Vec<_> = now.tokens().changes(former.tokens()).collect();
     changes.sort_by_key(|(_, what)| *what);
     let found = changes.iter().map(|(token, what)| (&*token.id, *what));
     let expected = [
@@ -261,5 +261,5 @@ fn the_changes_of_tokens_are_known_by_their_ids() {
         (removed.id(), "removed"),
     ];
     assert_eq!(found.collect::<Vec<_>>(), expected, "{}", kept.id());
-    assert_eq!(now.token_changes(&now).count(), 0);
+    assert_eq!(now.tokens().changes(now.tokens()).count(), 0);
 }

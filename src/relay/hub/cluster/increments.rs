@@ -21,36 +21,6 @@ use crate::{
 };
 
 impl Hub {
-    /// Returns a position in the list of increments: all causes that were counted before this call
-    /// are announced when [`Hub::announced_position`] has reached it.
-    pub(crate) fn increments_position(&self) -> u64 {
-        let increments = self.increments.as_ref();
-        increments.map_or(0, IncrementList::appended)
-    }
-
-    /// Returns the position up to which queues were taken by [`Hub::next_increment`].
-    pub(crate) fn announced_position(&self) -> u64 {
-        let increments = self.increments.as_ref();
-        increments.map_or(0, IncrementList::taken)
-    }
-
-    /// C11: returns how often the work of a queue was passed on to the other relays.
-    pub(crate) fn passed_on(&self) -> u64 {
-        let increments = self.increments.as_ref();
-        increments.map_or(0, |increments| increments.passed_on.load(Ordering::Relaxed))
-    }
-
-    /// Returns whether a queue has increments.
-    pub(crate) fn has_increments(&self) -> bool {
-        let increments = self.increments.as_ref();
-        increments.is_some_and(|increments| !increments.is_empty())
-    }
-
-    /// Returns the waker of the task that sends frames. It is woken when a queue has increments.
-    pub(crate) fn increments_waker(&self) -> Option<&AtomicWaker> {
-        self.increments.as_ref().map(|increments| &increments.waker)
-    }
-
     /// Takes the increments of the next queue, which must go into a frame.
     pub(crate) fn next_increment(&self, now: Tick) -> Option<FrameEntry> {
         loop {
@@ -62,50 +32,22 @@ impl Hub {
     }
 
     fn take_next(&self, now: Tick) -> Option<FrameEntry> {
-        let entry = self.increments.as_ref()?.pop()?;
+        let entry = self.increments.pop()?;
         let mut state = entry.lock();
         // R5: the mark is cleared before the counters are read.
         if !planted!(LinkMarkClearedLate) {
-            state.set_unlisted();
+            state.announced().listed = false;
         }
         let increment = state.take_increment(&entry, now);
         if planted!(LinkMarkClearedLate) {
             drop(state);
-            entry.lock().set_unlisted();
+            entry.lock().announced().listed = false;
         }
         Some(increment)
-    }
-
-    /// Appends the queue to the list of increments after an own cause; returns whether it did.
-    pub(in super::super) fn list_increment(
-        &self,
-        entry: &Arc<QueueEntry>,
-        state: &mut QueueState,
-    ) -> bool {
-        let Some(increments) = &self.increments else {
-            return false;
-        };
-        let lists = state.list_increment();
-        if lists {
-            increments.append(entry);
-        }
-        lists
     }
 }
 
 impl QueueState {
-    /// Marks the queue as listed where it has increments and was not listed.
-    fn list_increment(&mut self) -> bool {
-        let sequence = self.counters.sequence;
-        let announced = self.announced();
-        sequence > announced.counters.sequence && self.set_listed()
-    }
-
-    /// Returns whether the entry was not listed before.
-    pub(crate) fn set_listed(&mut self) -> bool {
-        !std::mem::replace(&mut self.announced().listed, true)
-    }
-
     /// Returns whether a frame must still take increments of the queue. Such an entry is not
     /// forgotten: the list holds it, so the list would grow beyond the table of queues.
     pub(crate) fn is_listed(&self) -> bool {
@@ -117,14 +59,6 @@ impl QueueState {
     pub(crate) fn is_unannounced(&self) -> bool {
         let announced = self.announced.as_ref();
         announced.is_some_and(|known| known.counters.sequence < self.counters.sequence)
-    }
-
-    pub(crate) fn has_check_to_announce(&mut self) -> bool {
-        self.announced().checked.is_some()
-    }
-
-    fn set_unlisted(&mut self) {
-        self.announced().listed = false;
     }
 
     /// The increments since the last call, for a frame.
@@ -198,39 +132,42 @@ pub(crate) struct Announced {
 }
 
 /// The queues with increments, in the order of their first unannounced cause.
-pub(crate) struct IncrementList<E> {
-    list: Mutex<List<E>>,
+pub(crate) struct IncrementList {
+    list: Mutex<List>,
     /// Woken when a queue was appended.
     pub(crate) waker: AtomicWaker,
     /// C11: the times that a queue's work was passed on to the other relays.
     pub(crate) passed_on: AtomicU64,
 }
 
-struct List<E> {
-    entries: VecDeque<Arc<E>>,
+#[derive(Default)]
+struct List {
+    entries: VecDeque<Arc<QueueEntry>>,
     /// The number of queues appended so far.
     appended: u64,
 }
 
-impl<E> IncrementList<E> {
+impl IncrementList {
     pub(crate) fn new() -> Self {
         Self {
-            list: Mutex::new(List {
-                entries: VecDeque::new(),
-                appended: 0,
-            }),
+            list: Mutex::default(),
             waker: AtomicWaker::new(),
             passed_on: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn append(&self, entry: &Arc<E>) {
-        let mut list = lock(&self.list);
-        list.entries.push_back(Arc::clone(entry));
-        list.appended += 1;
+    /// Appends a queue whose lock the caller holds, unless it is in the list; returns whether it did.
+    pub(in super::super) fn list(&self, entry: &Arc<QueueEntry>, state: &mut QueueState) -> bool {
+        let is_new = !std::mem::replace(&mut state.announced().listed, true);
+        if is_new {
+            let mut list = lock(&self.list);
+            list.entries.push_back(Arc::clone(entry));
+            list.appended += 1;
+        }
+        is_new
     }
 
-    pub(crate) fn pop(&self) -> Option<Arc<E>> {
+    pub(crate) fn pop(&self) -> Option<Arc<QueueEntry>> {
         lock(&self.list).entries.pop_front()
     }
 
@@ -238,7 +175,12 @@ impl<E> IncrementList<E> {
         lock(&self.list).entries.is_empty()
     }
 
-    /// Returns the number of entries appended so far.
+    pub(crate) fn passed_on(&self) -> u64 {
+        self.passed_on.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of entries appended so far: all causes that were counted before this call are
+    /// announced when [`IncrementList::taken`] has reached it.
     pub(crate) fn appended(&self) -> u64 {
         lock(&self.list).appended
     }

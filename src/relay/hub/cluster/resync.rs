@@ -9,15 +9,14 @@
 //! revision of forgotten changes is raised (see `resume`). The order matters: the revision is raised
 //! before the mark is cleared.
 
-use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use super::super::{
     core::Hub,
     fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
     queue::QueueEntry,
-    subscription::Subscription,
-    sync::{Ordering, lock},
+    sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -46,9 +45,10 @@ pub(crate) enum ResyncScope {
 
 #[derive(Debug)]
 enum Phase {
-    Queues { after: Option<QueueAddress> },
-    Subscriptions { after: Option<SubscriptionId> },
-    PatternChecks { after: Option<u64> },
+    /// After this one.
+    Queues(Option<QueueAddress>),
+    Subscriptions(Option<SubscriptionId>),
+    PatternChecks(Option<u64>),
     Ended,
 }
 
@@ -61,7 +61,7 @@ impl ResyncWalk {
         Self {
             scope,
             unknown,
-            phase: Phase::Queues { after: None },
+            phase: Phase::Queues(None),
         }
     }
 
@@ -73,21 +73,19 @@ impl Hub {
     /// Takes the next step of a walk, over `limit` queues at most; returns whether there are more.
     pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
         walk.phase = match &walk.phase {
-            Phase::Queues { after } => {
+            Phase::Queues(after) => {
                 let after = after.clone();
                 self.resync_queues(walk, (after.as_ref(), limit), now)
             }
-            Phase::Subscriptions { after } => self.resync_patterns(*after),
-            Phase::PatternChecks { after } => {
+            Phase::Subscriptions(after) => self.resync_patterns(*after),
+            Phase::PatternChecks(after) => {
                 let nodes = self.shared.patterns.some_after(*after, ResyncWalk::STEP);
                 for node in nodes.iter().filter(|node| node.group.is_some()) {
                     self.request_pattern_check(node, now);
                 }
                 match nodes.last() {
                     None => Phase::Ended,
-                    Some(last) => Phase::PatternChecks {
-                        after: Some(last.number),
-                    },
+                    Some(last) => Phase::PatternChecks(Some(last.number)),
                 }
             }
             Phase::Ended => Phase::Ended,
@@ -101,8 +99,7 @@ impl Hub {
         (after, limit): (Option<&QueueAddress>, usize),
         now: Tick,
     ) -> Phase {
-        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow()));
-        let entries = self.entries.range(from, limit);
+        let entries = self.entries.after(after, limit);
         let mut batch = UpdateBatch::default();
         for entry in &entries {
             match &walk.scope {
@@ -118,14 +115,13 @@ impl Hub {
                 }
             }
         }
-        self.finish(&mut batch);
+        drop(batch);
         if let Some(last) = entries.last() {
-            let after = Some(last.address().clone());
-            return Phase::Queues { after };
+            return Phase::Queues(Some(last.address().clone()));
         }
         if walk.needs_patterns() {
             self.begin_pattern_resync();
-            return Phase::Subscriptions { after: None };
+            return Phase::Subscriptions(None);
         }
         Phase::Ended
     }
@@ -136,7 +132,7 @@ impl Hub {
         if entry.lock().is_dead {
             return false;
         }
-        self.update(Arc::clone(entry), now, batch, |state| {
+        self.update(Arc::clone(entry), false, now, batch, |state| {
             let unheard = state.listeners() == 0;
             if unheard && planted!(LinkResyncNeedsListener) {
                 return false;
@@ -149,26 +145,22 @@ impl Hub {
 
     /// C7: each group checks the queue, also one without members: its next member does.
     fn request_group_checks(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
-        {
-            let state = entry.lock_with_nodes(now);
-            if state.is_dead || !state.grouped {
-                return;
-            }
+        let state = entry.lock_with_nodes(now);
+        if state.is_dead || !state.grouped {
+            return;
         }
-        self.update_and_reconcile(Arc::clone(entry), now, batch, |state| {
-            state.request_group_checks(now);
+        drop(state);
+        self.update(Arc::clone(entry), true, now, batch, |state| {
+            if let Some(coordinator) = &mut state.coordinator {
+                coordinator.request_checks(now);
+            }
             false
         });
     }
 
     /// Requests a check under its own name of each pattern outside of groups.
     fn resync_patterns(&self, after: Option<SubscriptionId>) -> Phase {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let subscriptions: Vec<Arc<Subscription>> = {
-            let all = lock(&self.subscriptions);
-            let next = all.range((from, Bound::Unbounded)).take(ResyncWalk::STEP);
-            next.map(|(_, one)| Arc::clone(one)).collect()
-        };
+        let subscriptions = self.subscriptions_after(after, ResyncWalk::STEP);
         let mut batch = WakeBatch::default();
         for subscription in &subscriptions {
             if subscription.group.is_none() {
@@ -179,11 +171,10 @@ impl Hub {
         }
         batch.wake();
         if let Some(last) = subscriptions.last() {
-            let after = Some(last.id);
-            return Phase::Subscriptions { after };
+            return Phase::Subscriptions(Some(last.id));
         }
         self.end_pattern_resync();
-        Phase::PatternChecks { after: None }
+        Phase::PatternChecks(None)
     }
 
     /// From now on, a subscription checks its patterns when its queues are introduced.
@@ -206,7 +197,7 @@ impl Hub {
 impl ResyncWalk {
     /// Returns whether the next step visits queues, and no subscriptions.
     pub(crate) fn visits_queues(&self) -> bool {
-        matches!(self.phase, Phase::Queues { .. })
+        matches!(self.phase, Phase::Queues(_))
     }
 
     fn needs_patterns(&self) -> bool {

@@ -97,7 +97,7 @@ pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
 /// Runs all walks of the fan-out.
 pub(super) fn walk(hub: &Hub) {
     let mut batch = WakeBatch::default();
-    while let Some(mut walk) = hub.next_walk() {
+    while let Some(mut walk) = hub.fanout.pop() {
         while walk.step(&mut batch) {
             batch.wake();
         }

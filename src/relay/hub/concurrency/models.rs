@@ -81,7 +81,7 @@ pub(super) fn fan_out(fault: Fault) -> Result<(), String> {
     let hub = hub(0, fault);
     let listeners = [1, 2].map(|number| Listener::settled(&hub, "a/q", number));
     let alarm = Alarm::new();
-    hub.fanout_waker().register(&Arc::clone(&alarm).into());
+    hub.fanout.waker.register(&Arc::clone(&alarm).into());
     let listeners = listeners.map(|listener| spawn_rounds(listener, 2));
     let publishers = [
         spawn_notify(&hub, "q", &[0, 1]),
@@ -108,7 +108,7 @@ pub(super) fn fan_out(fault: Fault) -> Result<(), String> {
 /// Runs walks until none is left, where it was woken, as the relay's task does.
 fn fan_out_once(hub: &Hub, alarm: &Arc<Alarm>) {
     while alarm.heard() {
-        hub.fanout_waker().register(&Arc::clone(alarm).into());
+        hub.fanout.waker.register(&Arc::clone(alarm).into());
         walk(hub);
     }
 }

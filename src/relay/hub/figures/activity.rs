@@ -8,8 +8,8 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -23,9 +23,8 @@ use crate::base::{clock::Tick, sync::lock};
 /// The notified queues. Plain locks and atomics: no decision of the hub depends on them.
 #[derive(Default)]
 pub(crate) struct Activity {
-    is_measured: AtomicBool,
-    /// Rates are wanted until then.
-    until: Mutex<Tick>,
+    /// Rates are wanted until then, in nanoseconds; 0: they are not.
+    until: AtomicU64,
     shards: [Mutex<Vec<Slot>>; SHARDS],
 }
 
@@ -43,13 +42,14 @@ const SLOTS: usize = 64;
 
 impl Activity {
     pub(crate) fn is_measured(&self) -> bool {
-        self.is_measured.load(Relaxed)
+        self.until.load(Relaxed) > 0
     }
 
     /// The queue's counters have grown by a notification.
     pub(crate) fn note(&self, entry: &Arc<QueueEntry>, before: &Counters, after: &Counters) {
         let added = saturate(after.notifications - before.notifications);
-        let mut slots = self.shard(entry.number());
+        let at = usize::try_from(entry.number() % SHARDS as u64).expect("less than the shards");
+        let mut slots = lock(&self.shards[at]);
         if let Some(known) = slots
             .iter_mut()
             .find(|slot| Arc::ptr_eq(&slot.entry, entry))
@@ -71,34 +71,28 @@ impl Activity {
             *lightest = slot;
         }
     }
-
-    fn shard(&self, number: u64) -> MutexGuard<'_, Vec<Slot>> {
-        let at = usize::try_from(number % SHARDS as u64).expect("less than the shards");
-        lock(&self.shards[at])
-    }
 }
 
 impl Hub {
     /// Measures rates until then.
     pub(crate) fn want_rates(&self, until: Tick) {
-        let mut wanted = lock(&self.activity.until);
-        *wanted = until;
-        self.activity.is_measured.store(true, Relaxed);
+        self.activity.until.store(until.as_nanos(), Relaxed);
     }
 
     /// Ends one interval of the rates, and begins the next. Weights fade, so that a queue that is busy
     /// now finds a place.
     pub(crate) fn measure_rates(&self, now: Tick) {
-        if !self.activity.is_measured() {
+        let activity = &self.activity;
+        let until = activity.until.load(Relaxed);
+        if until == 0 {
             return;
         }
-        let until = lock(&self.activity.until);
-        let is_over = now >= *until;
+        let is_over = now.as_nanos() >= until;
         if is_over {
-            self.activity.is_measured.store(false, Relaxed);
+            // It fails where rates were wanted again meanwhile.
+            _ = activity.until.compare_exchange(until, 0, Relaxed, Relaxed);
         }
-        drop(until);
-        for shard in &self.activity.shards {
+        for shard in &activity.shards {
             if is_over {
                 *lock(shard) = Vec::new();
             }
@@ -125,11 +119,9 @@ impl Hub {
     pub(in super::super) fn rates(&self) -> HashMap<u64, u64> {
         let mut rates = HashMap::new();
         for shard in &self.activity.shards {
-            rates.extend(
-                lock(shard)
-                    .iter()
-                    .map(|slot| (slot.entry.number(), slot.rate)),
-            );
+            for slot in lock(shard).iter() {
+                rates.insert(slot.entry.number(), slot.rate);
+            }
         }
         rates
     }

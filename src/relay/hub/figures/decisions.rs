@@ -54,7 +54,7 @@ pub(crate) enum DecisionKind {
 }
 
 /// The decisions about one queue, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct NotedDecisions {
     pub(crate) noted_for: Duration,
     pub(crate) decisions: Vec<Decision>,
@@ -87,12 +87,11 @@ const ASIDE: usize = 3;
 impl Hub {
     /// Notes the decisions about a queue for ten minutes; returns those so far.
     pub(crate) fn noted_decisions(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
-        let log = &self.shared.decisions;
-        log.ask(queue, now);
+        let noted = self.shared.decisions.ask(queue, now);
         if let Some(entry) = self.entries.get(queue) {
             entry.lock().bits.insert(EntryBits::NOTED);
         }
-        log.of(queue, now)
+        noted
     }
 
     /// Notes a count of this relay's own, and the group members that were not woken for it. `before`
@@ -134,7 +133,11 @@ impl Hub {
 
 impl QueueEntry {
     /// Notes a decision, if an operator watches the queue. `decision` gets the queue's sequence.
-    pub(crate) fn note(&self, state: &mut QueueState, decision: impl FnOnce(u64) -> Decision) {
+    pub(in super::super) fn note(
+        &self,
+        state: &mut QueueState,
+        decision: impl FnOnce(u64) -> Decision,
+    ) {
         if !state.bits.has(EntryBits::NOTED) {
             return;
         }
@@ -198,7 +201,7 @@ impl DecisionLog {
         bits
     }
 
-    fn ask(&self, queue: &QueueAddress, now: Tick) {
+    fn ask(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
         let mut queues = lock(&self.queues);
         queues.retain(|_, noted| noted.is_current(now));
         if !queues.contains_key(queue) && queues.len() == QUEUES {
@@ -213,18 +216,12 @@ impl DecisionLog {
             decisions: VecDeque::new(),
         });
         noted.asked_at = now;
-        self.count.store(queues.len(), Ordering::Relaxed);
-    }
-
-    fn of(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
-        let queues = lock(&self.queues);
-        let Some(noted) = queues.get(queue) else {
-            return NotedDecisions::default();
-        };
-        NotedDecisions {
+        let decisions = NotedDecisions {
             noted_for: now.since(noted.since),
             decisions: noted.decisions.iter().cloned().collect(),
-        }
+        };
+        self.count.store(queues.len(), Ordering::Relaxed);
+        decisions
     }
 
     /// Adds a decision; `false` if the queue is not noted any longer.

@@ -141,7 +141,7 @@ impl Load {
         }
     }
 
-    fn change_pairs(&self, pairs: i64, now: Tick, degraded_from: Tick) -> u128 {
+    pub(crate) fn change_pairs(&self, pairs: i64, now: Tick, degraded_from: Tick) -> u128 {
         let sleeping = self.sleeping.lock();
         let mut sleeping = sleeping.unwrap_or_else(PoisonError::into_inner);
         sleeping.advance(now, degraded_from);
@@ -167,24 +167,14 @@ impl Hub {
         }
     }
 
-    /// The listeners begin to poll, or end it, because the relay is cut off from others: the integral
-    /// is computed up to now with the setting before.
-    pub(in super::super) fn degraded_changes(&self, before: Tick, now: Tick) {
-        self.load.change_pairs(0, now, before);
-    }
-
     /// Returns the reads that sleeping streams have saved, less those that the relay asked for. It
     /// never falls.
     pub(crate) fn polls_avoided(&self, now: Tick) -> u64 {
         let slept = self.load.change_pairs(0, now, self.degraded_from());
         let polls = slept / u128::from(nanos(self.shared.config.assumed_poll).max(1));
-        let LoadStats {
-            catch_ups,
-            sentinels,
-            reassigned,
-            ..
-        } = self.load.stats();
-        let asked = u128::from(catch_ups) + u128::from(sentinels) + u128::from(reassigned);
+        let sent = self.load.stats();
+        let asked = [sent.catch_ups, sent.sentinels, sent.reassigned].map(u128::from);
+        let asked: u128 = asked.iter().sum();
         let avoided = u64::try_from(polls.saturating_sub(asked)).unwrap_or(u64::MAX);
         let before = self.load.polls_avoided.fetch_max(avoided, Relaxed);
         avoided.max(before)

@@ -6,7 +6,7 @@
 //! Both the list and the names for the log are bounded.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     ops::Bound::{Excluded, Unbounded},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -35,8 +35,6 @@ pub(crate) struct LostListeners {
 #[derive(Default)]
 struct LostList {
     lost: BTreeMap<SubscriptionId, (ListenerStats, Tick)>,
-    /// In the order of their loss.
-    order: VecDeque<SubscriptionId>,
     /// For the log.
     unlogged: Named,
 }
@@ -75,10 +73,12 @@ impl Hub {
         stats.selectors.truncate(selectors_left);
         let mut list = lock(&self.lost.list);
         list.unlogged.add(subscription);
-        if list.order.len() == LOST {
-            list.remove_oldest();
+        if list.lost.len() == LOST {
+            let oldest = list.lost.iter().min_by_key(|(_, (_, lost_at))| *lost_at);
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                list.lost.remove(&oldest);
+            }
         }
-        list.order.push_back(stats.subscription);
         list.lost.insert(stats.subscription, (stats, now));
         self.lost.count.store(list.lost.len(), Ordering::Relaxed);
     }
@@ -89,8 +89,8 @@ impl Hub {
             return;
         }
         let mut list = lock(&self.lost.list);
-        list.retain(|stats, lost_at| {
-            stats.listener_id != *listener && now.since(lost_at) < LISTED_FOR
+        list.lost.retain(|_, (stats, lost_at)| {
+            stats.listener_id != *listener && now.since(*lost_at) < LISTED_FOR
         });
         self.lost.count.store(list.lost.len(), Ordering::Relaxed);
     }
@@ -140,27 +140,14 @@ impl Hub {
         }
         let mut list = lock(&self.lost.list);
         let is_lost = |listener: &ListenerId, id| back.get(listener).is_none_or(|open| *open < id);
-        list.retain(|stats, _| is_lost(&stats.listener_id, stats.subscription));
+        list.lost
+            .retain(|id, (stats, _)| is_lost(&stats.listener_id, *id));
         self.lost.count.store(list.lost.len(), Ordering::Relaxed);
         let mut unlogged = std::mem::take(&mut list.unlogged);
         unlogged
             .listeners
             .retain(|named| !back.contains_key(&named.listener_id));
         unlogged
-    }
-}
-
-impl LostList {
-    fn retain(&mut self, is_lost: impl Fn(&ListenerStats, Tick) -> bool) {
-        self.lost.retain(|_, (stats, at)| is_lost(stats, *at));
-        let Self { lost, order, .. } = self;
-        order.retain(|id| lost.contains_key(id));
-    }
-
-    fn remove_oldest(&mut self) {
-        if let Some(oldest) = self.order.pop_front() {
-            self.lost.remove(&oldest);
-        }
     }
 }
 

@@ -73,9 +73,10 @@ impl Hub {
     ) -> (Option<QueueStats>, Vec<QueueListener>) {
         let Some(entry) = self.entries.get(queue) else {
             let nodes = self.shared.patterns.matching(queue);
-            let some = nodes
-                .iter()
-                .flat_map(|node| node.some_after(None, LISTENERS));
+            let some = nodes.iter().flat_map(|node| {
+                let all = node.lock();
+                all.iter().take(LISTENERS).cloned().collect::<Vec<_>>()
+            });
             let listeners = some.take(LISTENERS).map(|one| one.on_queue(None, now));
             return (None, listeners.collect());
         };

@@ -1,13 +1,12 @@
 //! The first queues of the list in another order than by name.
 //!
-//! All queues are visited, some hundred in a step, and a heap has the best so far. So a list costs no
+//! All queues are visited, some hundred in a step, and a map has the best so far. So a list costs no
 //! sort of all queues, and no lock is held between two of them.
 
 use std::{
     borrow::Borrow,
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
-    ops::Bound,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -36,19 +35,16 @@ pub(crate) struct Ranking {
     order: QueueOrder,
     filter: String,
     count: usize,
-    /// The worst one is on top.
-    best: BinaryHeap<Reverse<Ranked>>,
+    /// By rank, the worst one first.
+    best: BTreeMap<Rank, Arc<QueueEntry>>,
     visited: usize,
     last: Option<QueueAddress>,
     /// By the entries' numbers.
     rates: HashMap<u64, u64>,
 }
 
-struct Ranked {
-    /// Greater is better; of two equal ones, the one that was visited first, which is by name.
-    rank: (u64, Reverse<usize>),
-    entry: Arc<QueueEntry>,
-}
+/// Greater is better; of two equal ones, the one that was visited first, which is by name.
+type Rank = (u64, Reverse<usize>);
 
 /// Queues that one step visits: some hundred microseconds.
 const STEP: usize = 512;
@@ -60,14 +56,10 @@ impl Ranking {
     fn add(&mut self, entry: Arc<QueueEntry>, now: Tick) {
         self.visited += 1;
         let rank = (self.key(&entry, now), Reverse(self.visited));
-        if self.best.len() == self.count {
-            let is_better = self.best.peek().is_some_and(|worst| worst.0.rank < rank);
-            if !is_better {
-                return;
-            }
-            self.best.pop();
+        self.best.insert(rank, entry);
+        if self.best.len() > self.count {
+            self.best.pop_first();
         }
-        self.best.push(Reverse(Ranked { rank, entry }));
     }
 
     fn key(&self, entry: &QueueEntry, now: Tick) -> u64 {
@@ -86,11 +78,9 @@ impl Ranking {
 
     /// Returns the queues in their order, each with its rate.
     pub(crate) fn into_stats(self, now: Tick) -> Vec<(QueueStats, u64)> {
-        let Self { best, rates, .. } = self;
-        let best = best.into_sorted_vec();
-        let stats = best.iter().map(|Reverse(one)| {
-            let rate = rates.get(&one.entry.number());
-            (one.entry.stats(now), rate.copied().unwrap_or_default())
+        let stats = self.best.values().rev().map(|entry| {
+            let rate = self.rates.get(&entry.number());
+            (entry.stats(now), rate.copied().unwrap_or_default())
         });
         stats.collect()
     }
@@ -112,7 +102,7 @@ impl Hub {
             order,
             filter: filter.to_owned(),
             count: count.max(1),
-            best: BinaryHeap::new(),
+            best: BTreeMap::new(),
             visited: 0,
             last: None,
             rates: match order {
@@ -130,11 +120,7 @@ impl Hub {
         is_visible: impl Fn(&QueueAddress) -> bool,
         now: Tick,
     ) -> usize {
-        let from = match &ranking.last {
-            Some(last) => Bound::Excluded(last.borrow()),
-            None => Bound::Unbounded,
-        };
-        let entries = self.entries.range(from, STEP);
+        let entries = self.entries.after(ranking.last.as_ref(), STEP);
         let (visited, last) = (entries.len(), entries.last());
         ranking.last = last.map(|entry| entry.address().clone());
         for entry in entries {
@@ -144,25 +130,5 @@ impl Hub {
             }
         }
         visited
-    }
-}
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank == other.rank
-    }
-}
-
-impl Eq for Ranked {}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank.cmp(&other.rank)
     }
 }

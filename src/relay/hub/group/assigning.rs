@@ -21,7 +21,7 @@ impl Group {
     /// Returns whether there is work, and a member that can take it.
     pub(crate) fn has_work_to_assign(&self, counted: bool) -> bool {
         let asks = self.requested.is_some() || self.check_requested;
-        (counted || self.unassigned.get() > 0 || asks) && self.members.any_ready()
+        (counted || self.unassigned.messages > 0 || asks) && self.members.any_ready()
     }
 
     /// Adds the queue to those that wait for a member, where it does so. Returns whether a member has
@@ -29,7 +29,8 @@ impl Group {
     pub(crate) fn wait(&mut self, entry: &Arc<QueueEntry>, head: &Counters, now: Tick) -> bool {
         let is_behind = self.position.sequence < head.sequence;
         let asks = self.requested.is_some() || self.check_requested;
-        let waits = is_behind || asks || self.unassigned.get() > 0 || self.redelivery.is_given_up();
+        let waits =
+            is_behind || asks || self.unassigned.messages > 0 || self.redelivery.is_given_up();
         if !waits || self.members.all.nodes.is_empty() {
             self.unlist(entry);
             return false;
@@ -93,7 +94,7 @@ impl Group {
         batch: &mut WakeBatch,
     ) -> bool {
         let (head, has_increments) = (&head.counters, head.has_increments);
-        let unassigned = (self.unassigned.get() > 0).then_some(WakeReason::Reassigned);
+        let unassigned = (self.unassigned.messages > 0).then_some(WakeReason::Reassigned);
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
@@ -102,7 +103,7 @@ impl Group {
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
         delta.add(&self.returned);
-        let needed = self.unassigned.get().saturating_add(delta.needs());
+        let needed = self.unassigned.messages.saturating_add(delta.needs());
         let (mut last, mut given) = (None, 0);
         let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
@@ -135,14 +136,14 @@ impl Group {
             // The rest waits for busy streams, or follows in the next step; otherwise every
             // member was notified.
             let unassigned = match asks {
-                true => self.unassigned.get(),
+                true => self.unassigned.messages,
                 false if !self.members.are_all(given) => left,
                 false => 0,
             };
             // A member that got them may have left: another one serves them if it is idle.
             // Causes of other relays are not announced again.
             if has_increments && (counted.is_some() || !all_idle) {
-                self.note_served(needed, given_capacity, all_idle);
+                self.unserved |= given_capacity < needed || !all_idle;
             }
             self.owed_up_to = self.owed_up_to.max(head.sequence);
             self.record_assignment(last.id, head, delta, unassigned);
@@ -166,7 +167,7 @@ impl Group {
     fn plan(&mut self, head: &Counters, counted: bool, now: Tick) -> (u64, Candidates) {
         if counted {
             let needs = head.delta_since(&self.position).needs();
-            let needs = self.unassigned.get().saturating_add(needs);
+            let needs = self.unassigned.messages.saturating_add(needs);
             return (needs.min(self.members.capacity().max(1)), Candidates::All);
         }
         let candidates = match self.found_by_check {
@@ -175,27 +176,10 @@ impl Group {
         };
         let round = self.redelivery.round;
         let mut can = || self.members.has(candidates, head.sequence, round, now);
-        if self.unassigned.get() > 0 && (self.requested.is_none() || can()) {
-            return (self.unassigned.get(), candidates);
+        if self.unassigned.messages > 0 && (self.requested.is_none() || can()) {
+            return (self.unassigned.messages, candidates);
         }
         (0, Candidates::NotTried)
-    }
-
-    /// Takes the wake-up that waits for the member's stream, which is sending it now.
-    pub(crate) fn take(&mut self, id: SubscriptionId) -> Option<Assignment> {
-        self.members.get_mut(id)?.assignment.take()
-    }
-
-    /// A Wake had no room for it: it goes into the next.
-    pub(crate) fn return_assignment(&mut self, id: SubscriptionId, assignment: Assignment) {
-        let Some(member) = self.members.get_mut(id) else {
-            return;
-        };
-        // The member may have got another one since.
-        match &mut member.assignment {
-            None => member.assignment = Some(assignment),
-            Some(newer) => newer.merge(&assignment),
-        }
     }
 
     /// Gives a member a wake-up.
@@ -222,14 +206,6 @@ impl Group {
             None => member.assignment = Some(assignment),
             Some(waiting) => waiting.merge(&assignment),
         }
-    }
-
-    /// Returns whether events after a drained sequence are redelivered at once.
-    pub(super) fn expedite(&mut self, drained: u64) -> bool {
-        if planted!(DrainedBehindIsDone) {
-            return false;
-        }
-        self.redelivery.expedite(drained, self.owed_up_to)
     }
 
     /// Notes that all work was assigned, except for messages without a ready stream.

@@ -10,7 +10,7 @@ use super::super::{
     backlog::Checkpoint,
     config::Shared,
     counters::{Counters, QueueHead},
-    group::{Group, MemberReport, Unassigned},
+    group::{Group, MemberReport},
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::QueueEntry,
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) struct Coordinator {
     shared: Arc<Shared>,
     groups: BTreeMap<GroupName, Box<Group>>,
-    sentinel: Option<QueueCheck>,
+    pub(crate) sentinel: Option<QueueCheck>,
     /// The group that the sentinel asked last.
     last_checked_group: Option<GroupName>,
     /// The time at which the timers call the coordinator: no later than its next due time.
@@ -61,7 +61,7 @@ impl Coordinator {
         Self {
             shared: Arc::clone(shared),
             groups: BTreeMap::new(),
-            reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due),
+            reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, |check| check.due),
             sentinel,
             last_checked_group: None,
             passed_on: false,
@@ -81,7 +81,7 @@ impl Coordinator {
 
     /// Those that have members, as far as this is noted.
     fn active(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.groups_mut().filter(|group| group.left_at().is_none())
+        self.groups_mut().filter(|group| group.left_at.is_none())
     }
 
     pub(crate) fn group(&mut self, name: &GroupName) -> Option<&mut Group> {
@@ -95,7 +95,7 @@ impl Coordinator {
     /// Returns whether the group is known or there is room for one more. Groups without members
     /// give way.
     pub(crate) fn has_room(&self, name: &GroupName) -> bool {
-        let active = self.groups().filter(|group| group.left_at().is_none());
+        let active = self.groups().filter(|group| group.left_at.is_none());
         let has_room = active.count() < self.shared.config.max_groups_per_queue;
         has_room && self.shared.has_room(0) || self.knows(name)
     }
@@ -154,9 +154,7 @@ impl Coordinator {
             }
             let group = self.make_group(&name, position, is_unannounced);
             group.set_nodes(entry, nodes);
-            if is_known {
-                group.set_unchecked();
-            }
+            group.unchecked = is_known;
             self.needs_reconcile = true;
         }
         others
@@ -175,15 +173,7 @@ impl Coordinator {
                 self.forget_group(&oldest);
             }
         }
-        let timeouts = (
-            self.shared.config.claim_timeout,
-            self.shared.config.busy_lease,
-        );
-        let unassigned = Unassigned::new(&self.shared.unassigned);
-        let mut group = Group::new(name.clone(), position, unassigned, timeouts);
-        if is_unannounced {
-            group.begin_unserved();
-        }
+        let group = Group::new(name.clone(), position, is_unannounced, &self.shared);
         self.shared.groups.fetch_add(1, Ordering::Relaxed);
         self.groups
             .entry(name.clone())
@@ -191,8 +181,8 @@ impl Coordinator {
     }
 
     fn forget_group(&mut self, name: &GroupName) {
-        if let Some(mut group) = self.groups.remove(name) {
-            self.passed_on |= group.take_passed_on();
+        if let Some(group) = self.groups.remove(name) {
+            self.passed_on |= group.passed_on;
             self.shared.groups.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -216,7 +206,7 @@ impl Coordinator {
             }
             let all = self.shared.groups.load(Ordering::Relaxed);
             let too_many = all > self.shared.config.max_groups as u64 / 2;
-            if too_many || self.groups[name].is_unused() {
+            if too_many || !self.groups[name].used {
                 self.forget_group(name);
             }
         }
@@ -236,37 +226,36 @@ impl Coordinator {
     pub(crate) fn subscriber_joined(&mut self, now: Tick, spread: Duration) {
         if let Some(sentinel) = &mut self.sentinel {
             sentinel.join(now, spread);
-            self.needs_reconcile |= sentinel.due() <= now;
+            self.needs_reconcile |= sentinel.due <= now;
         }
-    }
-
-    pub(crate) fn has_sentinel(&self) -> bool {
-        self.sentinel.is_some()
     }
 
     /// Returns whether the sentinel waits for a listener to ask.
     pub(crate) fn sentinel_waits(&self) -> bool {
         let sentinel = self.sentinel.as_ref();
-        sentinel.is_some_and(|sentinel| sentinel.due() == Tick::NEVER)
+        sentinel.is_some_and(|check| check.due == Tick::NEVER)
     }
 
     /// A listener outside of groups left.
     pub(crate) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel {
             sentinel.leave(id, now);
-            self.needs_reconcile |= sentinel.due() <= now;
+            self.needs_reconcile |= sentinel.due <= now;
         }
     }
 
     /// Returns whether work must be passed on, once.
     pub(crate) fn take_passed_on(&mut self) -> bool {
-        std::mem::take(&mut self.passed_on)
+        let mut passed_on = std::mem::take(&mut self.passed_on);
+        for group in self.groups_mut() {
+            passed_on |= std::mem::take(&mut group.passed_on);
+        }
+        passed_on
     }
 
-    /// Returns the interval of the checks where the other relays of a cluster are told of them.
-    pub(crate) fn announced_interval(&self) -> Option<Duration> {
-        let config = &self.shared.config;
-        config.cluster.then_some(config.sentinel_interval)
+    /// Returns whether the other relays of a cluster are told of checks.
+    pub(crate) fn announces_checks(&self) -> bool {
+        self.sentinel.is_some() && self.shared.config.cluster
     }
 
     pub(crate) fn checked_by_peer(&mut self, now: Tick) {
@@ -300,10 +289,6 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn sentinel(&mut self) -> Option<&mut QueueCheck> {
-        self.sentinel.as_mut()
-    }
-
     /// Runs the due work, and forgets groups that were kept for long enough. Returns whether a listener
     /// outside of groups, of which there are `others`, is to be asked.
     pub(crate) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> CheckTurn {
@@ -319,22 +304,13 @@ impl Coordinator {
             return CheckTurn::Nobody;
         }
         self.needs_reconcile = false;
-        let mut passed_on = false;
-        for group in self.groups_mut() {
-            if group.left_at().is_none() {
-                group.run_due(now);
-            }
-            passed_on |= group.take_passed_on();
-        }
-        self.passed_on |= passed_on;
+        self.active().for_each(|group| group.run_due(now));
         let turn = self.begin_check(others, now);
         // Moved later only when the timers have fired: most redeliveries are covered long before.
-        let due = self.next_due();
-        self.reconcile_at = if timer_due {
-            due
-        } else {
-            self.reconcile_at.min(due)
-        };
+        if timer_due {
+            self.reconcile_at = Tick::NEVER;
+        }
+        self.reconcile_at = self.reconcile_at.min(self.next_due());
         turn
     }
 
@@ -347,10 +323,10 @@ impl Coordinator {
         batch: &mut WakeBatch,
     ) -> bool {
         let (mut more, now) = (false, self.now);
-        let (mut due, mut passed_on) = (Tick::NEVER, false);
+        let mut due = Tick::NEVER;
         for group in self.active() {
             for _ in 0..2 {
-                let counted = head.wake_reason(group.position());
+                let counted = head.wake_reason(&group.position);
                 if group.has_work_to_assign(counted.is_some()) {
                     more |= group.assign(entry, head, counted, now, &mut limit, batch);
                     group.assign_check(entry, head.counters.sequence, now, &mut limit, batch);
@@ -361,9 +337,7 @@ impl Coordinator {
             }
             // A parked redelivery goes on.
             due = due.min(group.due());
-            passed_on |= group.take_passed_on();
         }
-        self.passed_on |= passed_on;
         self.reconcile_at = self.reconcile_at.min(due);
         more
     }
@@ -371,7 +345,7 @@ impl Coordinator {
     /// Returns whether no group needs this entry: all members match the queue by a pattern only,
     /// and are up to date. One without members is kept for its position.
     pub(crate) fn is_idle(&self, head: &QueueHead) -> bool {
-        let is_idle = |group: &Group| group.left_at().is_none() && group.is_idle(&head.counters);
+        let is_idle = |group: &Group| group.left_at.is_none() && group.is_idle(&head.counters);
         self.groups().all(is_idle)
     }
 
@@ -379,11 +353,11 @@ impl Coordinator {
     /// each group has had its turn in vain, a listener outside of groups.
     fn begin_check(&mut self, others: usize, now: Tick) -> CheckTurn {
         let active = self.active().count();
-        let Some(sentinel) = self.sentinel.as_mut().filter(|check| check.due() <= now) else {
+        let Some(sentinel) = self.sentinel.as_mut().filter(|check| check.due <= now) else {
             return CheckTurn::Nobody;
         };
         if active == 0 && others == 0 {
-            sentinel.wait_for_listener();
+            sentinel.due = Tick::NEVER;
             return CheckTurn::Nobody;
         }
         sentinel.restart(now);
@@ -403,7 +377,7 @@ impl Coordinator {
         };
         for from in [after, Bound::Unbounded] {
             for (name, group) in self.groups.range_mut((from, Bound::Unbounded)) {
-                if group.left_at().is_none() && group.check(head, now) {
+                if group.left_at.is_none() && group.check(head, now) {
                     self.last_checked_group = Some(name.clone());
                     return true;
                 }
@@ -413,8 +387,9 @@ impl Coordinator {
     }
 
     fn next_due(&self) -> Tick {
-        let sentinel = self.sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due);
-        let active = self.groups().filter(|group| group.left_at().is_none());
+        let sentinel = self.sentinel.as_ref();
+        let sentinel = sentinel.map_or(Tick::NEVER, |check| check.due);
+        let active = self.groups().filter(|group| group.left_at.is_none());
         let due = active.map(Group::due).min().unwrap_or(Tick::NEVER);
         sentinel.min(due)
     }

@@ -62,7 +62,7 @@ pub(crate) struct Member {
 }
 
 /// A wake-up that waits for its member's stream.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Assignment {
     pub(crate) reason: WakeReason,
     pub(crate) sequence: u64,

@@ -10,7 +10,7 @@ impl Group {
     /// A frame that has no room for the group does not state it.
     pub(crate) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
-        let assigned = self.position.sequence >= head.sequence && self.unassigned.get() == 0;
+        let assigned = self.position.sequence >= head.sequence && self.unassigned.messages == 0;
         let served = assigned && self.left_at.is_none() && !self.redelivery.is_given_up();
         let served = served && (!unserved || planted!(LinkServedInPart));
         // A member that got them and has left is not replaced by an idle one.
@@ -19,32 +19,16 @@ impl Group {
         served
     }
 
-    /// The group is new, and the other relays do not know of causes before it. Nothing of them was
-    /// given to its members here.
-    pub(crate) fn begin_unserved(&mut self) {
-        self.unserved = true;
-    }
-
-    /// Notes to whom the causes up to `head` were given: members with this capacity in all.
-    pub(super) fn note_served(&mut self, needed: u64, capacity: u64, all_idle: bool) {
-        self.unserved |= capacity < needed || !all_idle;
-    }
-
     /// The members of another relay serve these causes: nothing is owed here for them.
     pub(crate) fn skip(&mut self, increment: &Counters) {
         self.position.sequence += increment.sequence;
         self.position.add_totals(increment);
     }
 
-    /// Returns whether work must be passed on, once.
-    pub(crate) fn take_passed_on(&mut self) -> bool {
-        std::mem::take(&mut self.passed_on)
-    }
-
     /// The last member has left. Work that it did not finish is requested of another one.
     pub(super) fn pass_on_at_end(&mut self) {
         let pending =
-            self.requested.is_some() || self.unassigned.get() > 0 || self.redelivery.is_open();
+            self.requested.is_some() || self.unassigned.messages > 0 || self.redelivery.is_open();
         self.pass_on(pending);
     }
 

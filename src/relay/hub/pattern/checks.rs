@@ -28,7 +28,7 @@ use crate::{
 pub(crate) struct PatternCheck {
     /// One listener must check at once.
     requested: bool,
-    has_listeners: bool,
+    pub(crate) has_listeners: bool,
     /// When the next listener is asked; without listeners, when the node is forgotten.
     due: Tick,
     /// The due time when its last listener left.
@@ -62,17 +62,13 @@ impl PatternCheck {
         }
     }
 
-    /// The last listener has left: who joins next is the first one.
-    pub(crate) fn forget_listeners(&mut self) {
-        self.has_listeners = false;
-    }
-
     /// Chooses the next listener that can be asked, as the check of a queue does: among the next
     /// few. A requested check goes also to one that polls.
     fn choose(&mut self, node: &PatternNode, now: Tick) -> Option<Arc<Subscription>> {
-        let in_turn = node.in_turn(self.last, VISITS_PER_CALL);
-        let can_check = |one: &&Arc<Subscription>| one.mailbox.can_check(now);
-        let reports = |one: &&Arc<Subscription>| can_check(one) && one.mailbox.reports();
+        let list = node.lock();
+        let in_turn: Vec<_> = list.in_turn(self.last).take(VISITS_PER_CALL).collect();
+        let can_check = |one: &&&Arc<Subscription>| one.mailbox.can_check(now);
+        let reports = |one: &&&Arc<Subscription>| can_check(one) && one.mailbox.reports();
         let reporting = in_turn.iter().filter(reports).count();
         let all = in_turn.iter().filter(can_check).count();
         let chosen = match is_turn_of_reporting(self.unanswered, reporting, all) {
@@ -80,10 +76,10 @@ impl PatternCheck {
             false => in_turn.iter().find(can_check),
         };
         let any = in_turn.first().filter(|_| self.requested);
-        let chosen = chosen.or(any).cloned();
+        let chosen = chosen.or(any).copied().cloned();
         self.unanswered += 1;
         if !planted!(CheckTurnStuck) {
-            let visited = in_turn.last();
+            let visited = in_turn.last().copied();
             self.last = chosen.as_ref().or(visited).map(|one| one.id).or(self.last);
         }
         chosen
@@ -100,7 +96,7 @@ impl Hub {
         let mut check = lock(&node.check);
         let due = change(&mut check);
         let order = &self.pattern_checks;
-        let is_first = order.rearm(node.number, node, &mut check.due, Some(due));
+        let is_first = order.rearm(node.number, node, &mut check.due, due);
         drop(check);
         if is_first {
             self.timers.waker.wake();
@@ -125,10 +121,10 @@ impl Hub {
                     due = check.left_due.take().unwrap_or(next).clamp(now, next);
                 }
                 // Its listener has given up the stream that was asked.
-                let own = &subscription.listener_id;
+                let (own, all) = (&subscription.listener_id, node.lock());
                 let is_abandoned = |(id, _): &mut (SubscriptionId, bool)| {
                     *id != subscription.id
-                        && node.get(*id).is_some_and(|one| one.listener_id == *own)
+                        && all.get(*id).is_some_and(|one| one.listener_id == *own)
                 };
                 if let Some((_, requested)) = check.asked.take_if(is_abandoned) {
                     check.requested |= requested;

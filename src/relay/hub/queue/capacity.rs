@@ -15,7 +15,7 @@ use super::super::{
     forgetting::Eviction,
     queue::QueueEntry,
     subscription::Subscription,
-    sync::{AtomicU64, Ordering, lock},
+    sync::{Ordering, lock},
 };
 use crate::{
     base::clock::Tick,
@@ -160,17 +160,16 @@ impl Hub {
         })
     }
 
-    /// Checks that there is room for one more delayed notification beside the `timers` of its request.
-    pub(in super::super) fn check_timer(&self, timers: &mut u64) -> Result<()> {
+    /// Checks that there is room for so many more delayed notifications, which this field states.
+    pub(in super::super) fn check_timers(&self, field: &str, count: usize) -> Result<()> {
         if self.is_short_of_memory() {
-            return Err(short_of_memory("delay"));
+            return Err(short_of_memory(field));
         }
         let limit = self.shared.config.max_timers as u64;
-        if self.timers_set.load(Ordering::Relaxed) + *timers >= limit {
-            let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
+        if self.timers_set.load(Ordering::Relaxed) + count as u64 > limit {
+            let message = format!("{field}: the limit of {limit} delayed wake-ups is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
-        *timers += 1;
         Ok(())
     }
 
@@ -188,12 +187,13 @@ impl Hub {
     ) -> Result<()> {
         let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
         let timer = waits && (self.reported_timers_are_full() || self.is_short_of_memory());
-        let busy = report.state == ReportState::Busy && self.busy_cursors_are_full();
+        let busy = report.state == ReportState::Busy && self.shared.cursors.is_full_beyond();
         if !timer && !busy || subscription.names(&report.queue) {
             return Ok(());
         }
         let entry = self.entries.get(&report.queue);
-        if entry.is_some_and(|entry| entry.lock().notified > 0) {
+        let is_notified = |entry: &Arc<QueueEntry>| entry.lock().notified > 0;
+        if entry.as_ref().is_some_and(is_notified) {
             return Ok(());
         }
         if timer && self.is_short_of_memory() {
@@ -202,7 +202,7 @@ impl Hub {
         let message = if timer {
             let limit = self.shared.config.max_timers;
             format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
-        } else if self.has_cursor(subscription, &report.queue) {
+        } else if entry.is_some_and(|entry| subscription.lock().get(&entry).is_some()) {
             return Ok(());
         } else {
             let limit = self.shared.config.max_cursors.saturating_mul(2);
@@ -211,18 +211,8 @@ impl Hub {
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    fn has_cursor(&self, subscription: &Subscription, queue: &QueueAddress) -> bool {
-        let entry = self.entries.get(queue);
-        entry.is_some_and(|entry| subscription.lock().get(&entry).is_some())
-    }
-
     pub(in super::super) fn reported_timers_are_full(&self) -> bool {
         self.timers_reported.load(Ordering::Relaxed) >= self.shared.config.max_timers as u64
-    }
-
-    /// Busy listeners may have as many cursors beyond the limit as there are within it.
-    fn busy_cursors_are_full(&self) -> bool {
-        self.shared.cursors.is_full_beyond()
     }
 
     /// Takes on no new queue, cursor and timer, as if their limits were reached.
@@ -242,36 +232,27 @@ impl Hub {
         let config = &self.shared.config;
         let refused_at = lock(&self.eviction).not_before;
         let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
-        let queues = self.entries.len() as u64;
+        let (queues, cursors) = (self.entries.len() as u64, self.shared.cursors.taken());
+        let set = self.timers_set.load(Ordering::Relaxed);
+        let reported = self.timers_reported.load(Ordering::Relaxed);
         let of = |what, used, limit: usize| LimitUse {
             what,
             used,
             limit: limit as u64,
             is_full: used >= limit as u64,
         };
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        let queues = of("queues", queues, config.max_queues);
-        [
-            LimitUse {
-                is_full: queues.is_full && refused,
-                ..queues
-            },
-            of(
-                "subscribed queues",
-                self.shared.cursors.taken(),
-                config.max_cursors,
-            ),
-            of(
-                "delayed wake-ups",
-                count(&self.timers_set),
-                config.max_timers,
-            ),
+        let mut limits = [
+            of("queues", queues, config.max_queues),
+            of("subscribed queues", cursors, config.max_cursors),
+            of("delayed wake-ups", set, config.max_timers),
             of(
                 "wake-ups that listeners report",
-                count(&self.timers_reported),
+                reported,
                 config.max_timers,
             ),
-        ]
+        ];
+        limits[0].is_full &= refused;
+        limits
     }
 }
 

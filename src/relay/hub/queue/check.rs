@@ -24,7 +24,7 @@ pub(crate) struct QueueCheck {
     /// Listeners of other relays check as well.
     cluster: bool,
     /// When the next listener is asked; [`Tick::NEVER`]: when one joins.
-    due: Tick,
+    pub(crate) due: Tick,
     /// Checks in a row without a report: of all, and those that listeners outside of groups were
     /// asked for.
     pub(crate) unanswered: usize,
@@ -53,10 +53,6 @@ impl QueueCheck {
         };
         check.restart(now);
         check
-    }
-
-    pub(crate) fn due(&self) -> Tick {
-        self.due
     }
 
     /// A check was reported.
@@ -124,11 +120,6 @@ impl QueueCheck {
         if asked && !planted!(AskedCountsAsLooked) {
             self.due = now;
         }
-    }
-
-    /// No listener is there to ask: the next one that joins is.
-    pub(crate) fn wait_for_listener(&mut self) {
-        self.due = Tick::NEVER;
     }
 
     /// Chooses the listener that is asked now, if one can be.

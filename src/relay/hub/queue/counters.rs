@@ -3,13 +3,9 @@
 //! The totals are 128 bits wide, so the difference of two positions is exact for all values of
 //! publishers. It saturates only in a wake-up.
 
-use std::fmt;
-
+/// The hub's name of its life: it begins each resume number.
+pub(crate) use crate::types::cluster::LifeId as Epoch;
 use crate::types::{Notification, WakeReason, cluster::FrameEntry};
-
-/// One run of a relay: 128 random bits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Epoch(pub(crate) u128);
 
 /// The running totals of a queue, or a subscriber's copy of them: its position.
 ///
@@ -130,16 +126,4 @@ impl QueueHead {
 
 pub(crate) fn saturate(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl fmt::Debug for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }

@@ -6,7 +6,7 @@
 //! is forgotten like any other, when nothing is pending there: otherwise a pattern would make the limit of
 //! queues a limit for its lifetime. A caller that finds the dead entry makes a new one.
 
-use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
@@ -49,22 +49,20 @@ impl QueueState {
             coordinator.forget_expired(now);
         }
         let named = self.outside.named.len() > 0 || self.held > 0;
-        let needed = self.has_timers() || self.is_listed() || self.is_walked();
+        let needed = self.timers.len() > 0 || self.is_listed() || self.is_walked();
         if self.is_dead || named || needed {
             return None;
         }
         let head = self.head();
         let coordinator = self.coordinator.as_ref().filter(|_| self.grouped);
         let idle = coordinator.is_none_or(|one| one.is_idle(&head));
-        idle.then(|| (self.idle_since(), self.listeners() > 0))
-    }
-}
-
-impl QueueEntry {
-    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
-    /// in use.
-    pub(crate) fn idle_since(self: &Arc<Self>, now: Tick) -> Option<(Tick, bool)> {
-        self.lock_with_nodes(now).idle(now)
+        // An entry without listeners is kept from the time when the last one left, because a subscriber
+        // may come back and resume. With other listeners it is not: rotating streams would keep every
+        // queue of their pattern, and a missing entry costs only a CATCH_UP.
+        idle.then(|| match self.listeners() {
+            0 => (self.active_at.max(self.left_at), false),
+            _ => (self.active_at, true),
+        })
     }
 }
 
@@ -88,10 +86,7 @@ impl Hub {
         let idle_since = now
             .as_nanos()
             .checked_sub(nanos(self.shared.config.forget_after))?;
-        let entries = self.entries.range(
-            after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
-            QUEUES_PER_STEP,
-        );
+        let entries = self.entries.after(after, QUEUES_PER_STEP);
         let idle_since = Tick::from_nanos(idle_since);
         for entry in &entries {
             self.look_at_members(entry, now);
@@ -114,18 +109,15 @@ impl Hub {
         }
         let mut queues = SEARCH.min(self.entries.len());
         while excess > 0 && queues > 0 {
-            let from = eviction.last_visited.as_ref();
-            let from = from.map_or(Bound::Unbounded, |last_visited| {
-                Bound::Excluded(last_visited.borrow())
-            });
-            let entries = self.entries.range(from, STEP.min(queues));
+            let last = eviction.last_visited.as_ref();
+            let entries = self.entries.after(last, STEP.min(queues));
             if entries.is_empty() && eviction.last_visited.take().is_none() {
                 break;
             }
             let mut idle = Vec::new();
             for entry in &entries {
                 if !own.contains(entry.address())
-                    && let Some((since, by_pattern)) = entry.idle_since(now)
+                    && let Some((since, by_pattern)) = entry.lock_with_nodes(now).idle(now)
                     && (!by_pattern || since + PATTERN_IDLE <= now)
                 {
                     idle.push((since, entry));

@@ -30,14 +30,16 @@ impl Listeners {
 
     pub(crate) fn each(&self, mut each: impl FnMut(&Arc<Subscription>)) {
         self.named.iter().for_each(&mut each);
-        self.nodes.iter().for_each(|node| node.each(&mut each));
+        for node in &self.nodes {
+            node.lock().iter().for_each(&mut each);
+        }
     }
 
     /// Returns the first ones.
     pub(crate) fn first(&self, most: usize) -> Vec<Arc<Subscription>> {
         let mut found: Vec<_> = self.named.iter().take(most).cloned().collect();
         for node in &self.nodes {
-            found.extend(node.some_after(None, most - found.len()));
+            found.extend(node.lock().iter().take(most - found.len()).cloned());
         }
         found
     }
@@ -51,7 +53,7 @@ impl Listeners {
     ) -> Option<Arc<Subscription>> {
         let named = self.named.next_after(after, accept).cloned();
         let of_nodes = self.nodes.iter();
-        let of_nodes = of_nodes.filter_map(|node| node.next_after(after, accept));
+        let of_nodes = of_nodes.filter_map(|node| node.lock().next_after(after, accept).cloned());
         // Those after the id come before the others.
         let turn = |one: &Arc<Subscription>| (Some(one.id) <= after, one.id);
         named.into_iter().chain(of_nodes).min_by_key(turn)

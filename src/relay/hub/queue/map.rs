@@ -6,15 +6,7 @@
 //! the index before it is in a shard, and so before anything is counted in it (R4: register first,
 //! then take the snapshot): a pattern's walk over the index misses none that counts.
 
-use std::{
-    borrow::Borrow,
-    collections::BTreeMap,
-    ops::Bound,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{borrow::Borrow, collections::BTreeMap, ops::Bound, sync::Arc};
 
 use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
@@ -30,8 +22,6 @@ pub(crate) struct QueueMap {
     /// stranger cannot predict the hashes of a relay.
     entries: DashMap<QueueAddress, Arc<QueueEntry>, FixedState>,
     order: RwLock<BTreeMap<QueueAddress, Arc<QueueEntry>>>,
-    /// Counted here, because dashmap would lock every shard for it.
-    len: AtomicUsize,
 }
 
 /// Fixed, because dashmap's own choice follows the number of cores.
@@ -42,12 +32,12 @@ impl QueueMap {
         Self {
             entries: DashMap::with_hasher_and_shard_amount(FixedState::with_seed(seed), SHARDS),
             order: RwLock::default(),
-            len: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        // The map would lock every shard for it.
+        read(&self.order).len()
     }
 
     pub(crate) fn get(&self, address: &QueueAddress) -> Option<Arc<QueueEntry>> {
@@ -69,7 +59,6 @@ impl QueueMap {
         };
         let entry = make();
         write(&self.order).insert(address.clone(), Arc::clone(&entry));
-        self.len.fetch_add(1, Ordering::Relaxed);
         drop(vacant.insert(Arc::clone(&entry)));
         entry
     }
@@ -84,7 +73,6 @@ impl QueueMap {
                 return;
             }
         }
-        self.len.fetch_sub(1, Ordering::Relaxed);
         let mut order = write(&self.order);
         // There may be another entry of this address by now.
         let found = order.get(entry.address());
@@ -93,27 +81,10 @@ impl QueueMap {
         }
     }
 
-    /// Returns up to `limit` entries whose address contains `filter`, among the next `visits` from
-    /// `from` on, and the last visited address unless all were visited.
-    pub(crate) fn find(
-        &self,
-        from: Bound<&str>,
-        filter: &str,
-        (visits, limit): (usize, usize),
-    ) -> (Vec<Arc<QueueEntry>>, Option<QueueAddress>) {
-        let order = read(&self.order);
-        let mut found = Vec::new();
-        let range = order.range::<str, _>((from, Bound::Unbounded));
-        for (visited, (address, entry)) in (1..).zip(range) {
-            let text: &str = address.borrow();
-            if text.contains(filter) {
-                found.push(Arc::clone(entry));
-            }
-            if visited == visits || found.len() == limit {
-                return (found, Some(address.clone()));
-            }
-        }
-        (found, None)
+    /// Returns up to `limit` entries after this address, or from the first one on.
+    pub(crate) fn after(&self, last: Option<&QueueAddress>, limit: usize) -> Vec<Arc<QueueEntry>> {
+        let from = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.borrow()));
+        self.range(from, limit)
     }
 
     /// Returns up to `limit` entries from `from` on, by address.

@@ -101,16 +101,14 @@ impl QueueState {
             let id = (!is_member).then_some(listener.id);
             let capacity = listener.mailbox.capacity;
             more = coordinator.check_reported(id, report, capacity, now);
-            if let Some(interval) = coordinator.announced_interval() {
-                self.note_check(interval, now);
-            }
         }
         let group = listener.group.as_ref().filter(|_| is_member);
-        if let Some(coordinator) = &mut self.coordinator
-            && let Some(group) = group.and_then(|name| coordinator.group(name))
-        {
+        if let Some(group) = group.and_then(|name| coordinator.group(name)) {
             group.report(listener.id, report, now);
             coordinator.needs_reconcile = true;
+        }
+        if report.polled && coordinator.announces_checks() {
+            self.note_check(now);
         }
         more
     }
@@ -124,7 +122,7 @@ impl QueueState {
         batch: &mut WakeBatch,
     ) {
         let coordinator = self.coordinator.as_mut();
-        let Some(sentinel) = coordinator.and_then(|one| one.sentinel()) else {
+        let Some(sentinel) = coordinator.and_then(|one| one.sentinel.as_mut()) else {
             return;
         };
         for one in sentinel.choose_more(&self.outside, more, now) {
@@ -137,7 +135,7 @@ impl QueueState {
         // One that has ended is in the list for a moment longer.
         for _ in 0..=self.outside.len() {
             let coordinator = self.coordinator.as_mut();
-            let sentinel = coordinator.and_then(|one| one.sentinel());
+            let sentinel = coordinator.and_then(|one| one.sentinel.as_mut());
             let chosen = sentinel.and_then(|sentinel| sentinel.choose(&self.outside, now));
             let Some(chosen) = chosen else {
                 return false;
@@ -171,23 +169,14 @@ impl QueueState {
                 self.ask(entry, now, batch);
             }
         }
-        let left = self
-            .coordinator
-            .as_ref()
-            .is_some_and(|one| one.groups().next().is_none());
+        let coordinator = self.coordinator.as_ref();
+        let left = coordinator.is_some_and(|one| one.groups().next().is_none());
         if self.grouped && left {
             self.grouped = false;
             self.left_at = now;
             self.drop_unused_coordinator();
         }
         self.grouped && self.assign(entry, batch)
-    }
-
-    /// C7: each group checks the queue once; one without members keeps the request.
-    pub(crate) fn request_group_checks(&mut self, now: Tick) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.request_checks(now);
-        }
     }
 
     /// Assigns the groups' pending work, up to the limit of one step.
@@ -220,10 +209,8 @@ impl QueueState {
     /// Drops the coordinator where no listener needs it. A sentinel stays for as long as the queue
     /// is remembered.
     pub(crate) fn drop_unused_coordinator(&mut self) {
-        let stays = self
-            .coordinator
-            .as_ref()
-            .is_some_and(|coordinator| coordinator.has_sentinel());
+        let coordinator = self.coordinator.as_ref();
+        let stays = coordinator.is_some_and(|coordinator| coordinator.sentinel.is_some());
         if !self.grouped && self.outside.is_empty() && !stays {
             self.coordinator = None;
         }

@@ -16,11 +16,11 @@ use super::super::{
     core::Hub,
     counters::Counters,
     queue::QueueEntry,
-    sync::{AtomicWaker, Mutex, Ordering, lock},
+    sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
     base::{clock::Tick, fault::planted, fnv::fnv1a},
-    error::{Error, ErrorKind, Result},
+    error::Result,
     types::{
         LastEvent, Limits, Notification, QueueAddress,
         cluster::{FrameEntry, HandedTimer},
@@ -64,10 +64,6 @@ pub(crate) struct TimerOrder<E> {
 impl QueueTimers {
     pub(crate) fn len(&self) -> usize {
         self.due.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Timer> {
-        self.due.iter()
     }
 
     #[cfg(test)]
@@ -205,18 +201,11 @@ impl<E> TimerOrder<E> {
         }
     }
 
-    /// Moves the entry with this number to its next timer's time; returns whether it is now the
-    /// first of all, so that the timers' task must be woken. Called under the entry's lock, so that
-    /// order and entry never disagree.
+    /// Moves the entry with this number to its next timer's time, or removes it at [`Tick::NEVER`];
+    /// returns whether it is now the first of all, so that the timers' task must be woken. Called under
+    /// the entry's lock, so that order and entry never disagree.
     #[must_use]
-    pub(crate) fn rearm(
-        &self,
-        number: u64,
-        entry: &Arc<E>,
-        armed: &mut Tick,
-        next: Option<Tick>,
-    ) -> bool {
-        let at = next.unwrap_or(Tick::NEVER);
+    pub(crate) fn rearm(&self, number: u64, entry: &Arc<E>, armed: &mut Tick, at: Tick) -> bool {
         if *armed == at {
             return false;
         }
@@ -262,9 +251,6 @@ impl<E> TimerOrder<E> {
 /// The queues that had timers, the soonest first.
 pub(crate) struct PendingTimers(VecDeque<Arc<QueueEntry>>);
 
-/// The longest delay of a notification. A timer may be moved a little behind it.
-const MOST_DELAY: Duration = Limits::DELAY;
-
 impl Hub {
     /// Returns the pending timers, queue by queue.
     pub(crate) fn pending_timers(&self) -> PendingTimers {
@@ -279,16 +265,7 @@ impl Hub {
     /// # Errors
     /// `Exhausted` where there is no room for all of them; none is set then.
     pub(crate) fn take_over_timers(&self, timers: &[HandedTimer], now: Tick) -> Result<()> {
-        let limit = self.shared.config.max_timers as u64;
-        let set = self.timers_set.load(Ordering::Relaxed);
-        if self.is_short_of_memory() {
-            let message = "timers: the relay is short of memory";
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
-        if set + timers.len() as u64 > limit {
-            let message = format!("timers: the limit of {limit} delayed wake-ups is reached");
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
+        self.check_timers("timers", timers.len())?;
         let queues: BTreeSet<_> = timers.iter().map(|timer| &timer.increment.queue).collect();
         for queue in queues {
             self.entry(queue, now)?;
@@ -307,7 +284,7 @@ impl PendingTimers {
     pub(crate) fn next_queue(&mut self, now: Tick) -> Option<Vec<HandedTimer>> {
         let entry = self.0.pop_front()?;
         let state = entry.lock();
-        let timers = state.timers.iter();
+        let timers = state.timers.due.iter();
         let handed = timers.map(|timer| timer.hand_over(&entry, now));
         Some(handed.collect())
     }
@@ -318,7 +295,8 @@ impl Timer {
     fn hand_over(&self, entry: &QueueEntry, now: Tick) -> HandedTimer {
         let sums = self.counters.delta_since(&Counters::default());
         HandedTimer {
-            due_in: self.at.since(now).min(MOST_DELAY),
+            // It may have been moved a little behind the longest delay.
+            due_in: self.at.since(now).min(Limits::DELAY),
             increment: FrameEntry {
                 queue: entry.address().clone(),
                 causes: 1,

@@ -6,10 +6,10 @@ use std::{sync::Arc, time::Duration};
 use super::super::core::CauseWatch;
 use super::super::{
     core::Hub,
-    fanout::{DueWalk, UpdateBatch},
+    fanout::UpdateBatch,
     queue::{EntryBits, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
-    timers::Timer,
+    timers::{Timer, timer_offset},
 };
 use crate::{
     base::clock::Tick,
@@ -28,8 +28,8 @@ impl Hub {
         results: &mut Vec<Result<Accepted>>,
         batch: &mut UpdateBatch,
     ) {
-        let at = (now, entry.timer_offset());
-        self.update(entry, now, batch, |state| {
+        let at = (now, timer_offset(entry.address()));
+        self.update(entry, false, now, batch, |state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
             if listeners == 0 {
                 self.note_unserved(state, &run[0].queue);
@@ -40,12 +40,8 @@ impl Hub {
                     state.count(publisher, notification, now);
                     any = true;
                 } else {
-                    let (timer, before) = (
-                        Timer::for_notification(publisher, notification),
-                        state.timers.counts(),
-                    );
+                    let timer = Timer::for_notification(publisher, notification);
                     state.timers.add(at, notification.delay, timer);
-                    self.count_timers(before, state.timers.counts());
                 }
                 results.push(Ok(Accepted {
                     sequence: state.counters.sequence,
@@ -65,74 +61,47 @@ impl Hub {
         timer: Timer,
         now: Tick,
     ) {
-        let mut timer = Some(timer);
         let mut batch = UpdateBatch::default();
-        let at = (now, entry.timer_offset());
+        let at = (now, timer_offset(entry.address()));
         let full = self.reported_timers_are_full();
-        self.update(entry, now, &mut batch, |state| {
-            let timer = timer.take().expect("counted once");
+        self.update(entry, false, now, &mut batch, |state| {
             if delay.is_zero() {
                 state.count_timed(timer, now);
                 return true;
             }
-            let before = state.timers.counts();
             match full {
                 true => state.timers.add_limited(at, delay, timer),
                 false => state.timers.add(at, delay, timer),
             }
-            self.count_timers(before, state.timers.counts());
             false
         });
-        self.finish(&mut batch);
     }
 
     /// Changes a live entry of this queue under its lock, and owes it to its subscribers where `count`
-    /// returns true. All changes of a counter and all new timers go through here.
+    /// returns true. All changes of a counter and all new timers go through here. With `reconcile` it
+    /// runs the due work of the coordinator also where the queue has no group.
     pub(in super::super) fn update(
         &self,
-        entry: Arc<QueueEntry>,
-        now: Tick,
-        batch: &mut UpdateBatch,
-        count: impl FnMut(&mut QueueState) -> bool,
-    ) {
-        self.update_entry(entry, now, false, batch, count);
-    }
-
-    /// The same, and runs the due work of its coordinator also where the queue has no group.
-    pub(in super::super) fn update_and_reconcile(
-        &self,
-        entry: Arc<QueueEntry>,
-        now: Tick,
-        batch: &mut UpdateBatch,
-        count: impl FnMut(&mut QueueState) -> bool,
-    ) {
-        self.update_entry(entry, now, true, batch, count);
-    }
-
-    fn update_entry(
-        &self,
         mut entry: Arc<QueueEntry>,
-        now: Tick,
         reconcile: bool,
+        now: Tick,
         batch: &mut UpdateBatch,
-        mut count: impl FnMut(&mut QueueState) -> bool,
+        count: impl FnOnce(&mut QueueState) -> bool,
     ) {
         let measured = self.activity.is_measured();
-        let mut guard = loop {
-            let state = entry.lock_with_nodes(now);
-            if !state.is_dead {
-                break state;
-            }
-            drop(state);
+        let mut guard = entry.lock_with_nodes(now);
+        while guard.is_dead {
+            drop(guard);
             self.replace_dead(&mut entry, now);
-        };
-        let state = &mut *guard;
-        if self.has_sentinel() {
-            state.guard(&entry, now);
+            guard = entry.lock_with_nodes(now);
         }
+        let state = &mut *guard;
+        state.guard(&entry, now);
         let before = state.counters;
         let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
+        let timers = state.timers.counts();
         let counted = count(state);
+        self.count_timers(timers, state.timers.counts());
         batch.wakes.accepted_at = if counted { now } else { Tick::default() };
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;
@@ -145,15 +114,16 @@ impl Hub {
             self.note_count(&entry, state, own_causes, now);
         }
         let mut listed = false;
-        if let Some(increments) = &self.increments {
+        if self.shared.config.cluster {
             let before = state.counters;
             if state.count_passed_on(now) {
-                increments.passed_on.fetch_add(1, Ordering::Relaxed);
+                self.increments.passed_on.fetch_add(1, Ordering::Relaxed);
                 batch.wakes.accepted_at = now;
                 walks |= state.owe_count(&entry, &before, inline, &mut batch.wakes);
                 more |= state.grouped && state.reconcile(&entry, now, &mut batch.wakes);
             }
-            listed = self.list_increment(&entry, state);
+            let has_increments = state.counters.sequence > state.announced().counters.sequence;
+            listed = has_increments && self.increments.list(&entry, state);
         }
         // The fan-out assigns the rest.
         walks |= more && state.request_walk();
@@ -174,14 +144,11 @@ impl Hub {
         if is_counted {
             self.tell_cause(entry.address());
         }
-        if let Some(increments) = self.increments.as_ref().filter(|_| listed) {
-            increments.waker.wake();
+        if listed {
+            self.increments.waker.wake();
         }
         if walks {
-            let accepted_at = batch.wakes.accepted_at;
-            batch
-                .walks
-                .push(&self.fanout, DueWalk { entry, accepted_at });
+            batch.add_walk(&self.fanout, entry);
         }
     }
 
@@ -204,22 +171,12 @@ impl Hub {
     #[expect(clippy::unused_self, reason = "without the feature there is no watch")]
     pub(in super::super) fn tell_cause(&self, _: &QueueAddress) {}
 
-    /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
-    pub(in super::super) fn finish(&self, batch: &mut UpdateBatch) {
-        let walks = batch.walks.submit() as u64;
-        if walks > 0 {
-            self.metrics.fanned_out.fetch_add(walks, Ordering::Relaxed);
-        }
-        batch.wakes.wake();
-    }
-
     /// Updates the totals of timers by one queue's numbers before and after a change.
-    pub(in super::super) fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
+    fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
         let count = |of: &AtomicU64, before: usize, after: usize| {
-            if after > before {
-                of.fetch_add((after - before) as u64, Ordering::Relaxed);
-            } else if before > after {
-                of.fetch_sub((before - after) as u64, Ordering::Relaxed);
+            if after != before {
+                // Wraps below zero, as the total does not.
+                of.fetch_add(after.wrapping_sub(before) as u64, Ordering::Relaxed);
             }
         };
         count(&self.timers_set, before.0, after.0);

@@ -27,8 +27,6 @@ pub(crate) struct Cursor {
     pub(crate) is_member: bool,
     /// The position before its first undelivered event; `None` where it is owed nothing.
     pub(crate) owed: Option<Counters>,
-    /// R2: the relay is not certain which events the subscriber has seen, so a CATCH_UP is pending.
-    pub(crate) needs_catch_up: bool,
     /// The sentinel's check is pending.
     pub(crate) is_asked: bool,
     /// The position up to which the stream took all events, while a walk of the fan-out may still come
@@ -68,7 +66,6 @@ impl Cursor {
             entry,
             is_member: false,
             owed: None,
-            needs_catch_up: false,
             is_asked: false,
             taken: None,
             is_due: false,
@@ -88,14 +85,13 @@ impl Cursor {
         }
     }
 
-    /// Its stream took all entries up to `head`. R8: a woken listener counts as busy until it reports
-    /// DRAINED; a wake-up to this stream alone may have a sequence that the listener has drained
-    /// already.
-    pub(crate) fn advance(&mut self, head: &Counters, is_given: bool, now: Tick) {
-        (self.owed, self.needs_catch_up, self.is_asked) = (None, false, false);
+    /// Its stream took all entries up to this sequence, at which so many messages were counted. R8: a
+    /// woken listener counts as busy until it reports DRAINED; a wake-up to this stream alone may have a
+    /// sequence that the listener has drained already.
+    pub(crate) fn advance(&mut self, sequence: u64, messages: u128, is_given: bool, now: Tick) {
+        (self.owed, self.is_asked) = (None, false);
         self.busy |= is_given;
-        self.woken_sequence = Some(head.sequence);
-        self.woken_messages = head.messages;
+        (self.woken_sequence, self.woken_messages) = (Some(sequence), messages);
         self.woken_at = now;
     }
 
@@ -192,20 +188,17 @@ impl CursorLimits {
             return true;
         }
         let pool = subscription.pool.as_deref();
-        if pool.is_some_and(|pool| !pool.take(count)) {
+        if pool.is_some_and(|pool| !take(&pool.taken, count, pool.limit())) {
             return false;
         }
-        let limit = limit as u64;
-        let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        let taken = self.taken.fetch_update(set, fetch, more).is_ok();
+        let taken = take(&self.taken, count, limit as u64);
         if !taken && let Some(pool) = pool {
-            pool.give_back(count);
+            pool.taken.fetch_sub(count, Ordering::Relaxed);
         }
         taken
     }
 
-    /// Returns whether there are as many beyond the limit as within it.
+    /// Returns whether there are as many beyond the limit, for busy listeners, as within it.
     pub(crate) fn is_full_beyond(&self) -> bool {
         self.taken() >= self.most.saturating_mul(2) as u64
     }
@@ -214,14 +207,14 @@ impl CursorLimits {
     pub(crate) fn take_beyond(&self, subscription: &Subscription) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         if let Some(pool) = &subscription.pool {
-            pool.take_beyond();
+            pool.taken.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn give_back(&self, subscription: &Subscription, count: u64) {
         self.taken.fetch_sub(count, Ordering::Relaxed);
         if let Some(pool) = &subscription.pool {
-            pool.give_back(count);
+            pool.taken.fetch_sub(count, Ordering::Relaxed);
         }
     }
 }
@@ -247,21 +240,11 @@ impl CursorPool {
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
+}
 
-    /// Takes `count` cursors below the limit, all or none.
-    pub(crate) fn take(&self, count: u64) -> bool {
-        let limit = self.limit();
-        let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.taken.fetch_update(set, fetch, more).is_ok()
-    }
-
-    /// Takes a cursor that is needed even beyond the limit.
-    pub(crate) fn take_beyond(&self) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn give_back(&self, count: u64) {
-        self.taken.fetch_sub(count, Ordering::Relaxed);
-    }
+/// Adds `count` up to this limit, all or none.
+fn take(taken: &AtomicU64, count: u64, limit: u64) -> bool {
+    let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
+    let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+    taken.fetch_update(set, fetch, more).is_ok()
 }

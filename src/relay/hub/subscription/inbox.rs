@@ -194,7 +194,7 @@ impl Inbox {
 
     /// Returns whether to wake the stream.
     #[must_use]
-    pub(crate) fn rings(&mut self) -> bool {
+    fn rings(&mut self) -> bool {
         !std::mem::replace(&mut self.is_woken, true)
     }
 
@@ -239,24 +239,23 @@ impl Inbox {
             .collect();
     }
 
-    /// Requests a check under one selector's own name.
+    /// Requests a check under one selector's own name. Returns whether to wake the stream.
+    #[must_use]
     pub(crate) fn request_pattern_check(
         &mut self,
         selectors: &[Selector],
         checked: &Selector,
         reason: WakeReason,
-    ) {
+    ) -> bool {
         let Some(at) = selectors.iter().position(|selector| selector == checked) else {
-            return;
+            return false;
         };
-        match self
-            .pattern_checks
-            .iter_mut()
-            .find(|(known, _)| *known == at)
-        {
+        let mut known = self.pattern_checks.iter_mut();
+        match known.find(|(known, _)| *known == at) {
             Some(known) => known.1 = known.1.max(reason),
             None => self.pattern_checks.push((at, reason)),
         }
+        self.rings()
     }
 
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
@@ -378,26 +377,13 @@ impl Inbox {
         subscription: &Subscription,
         now: Tick,
     ) -> Option<(Box<Cursor>, LoadChange)> {
-        let cursor = self.get(entry)?;
-        let is_settled = cursor.is_settled(self.reports, now, subscription);
-        is_settled.then(|| self.remove(entry))?
-    }
-
-    /// Removes a cursor; returns it, and the change of the load.
-    fn remove(&mut self, entry: &QueueEntry) -> Option<(Box<Cursor>, LoadChange)> {
+        let known = self.get(entry);
+        known.filter(|cursor| cursor.is_settled(self.reports, now, subscription))?;
         let before = self.stream_load();
         let cursor = self.cursors.remove(&entry.number())?;
         self.note_tasks(cursor.tasks, 0);
         let change = LoadChange::of_tasks(cursor.tasks, 0).plus(self.load_since(before));
         Some((cursor, change))
-    }
-
-    /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with
-    /// events that are older.
-    pub(crate) fn note_position(&mut self, entry: &Arc<QueueEntry>, state: &QueueState) {
-        if state.is_walked() && self.get(entry).is_none() {
-            self.insert(entry, true).taken = Some(state.counters);
-        }
     }
 
     /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
@@ -435,30 +421,31 @@ impl Inbox {
         // one check at most.
         let polls =
             report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
-        let believed = if polls {
-            entry.shared.config.sentinel_interval * 2
-        } else {
-            Duration::ZERO
-        };
         let told = report.state != ReportState::Unspecified;
-        subscription
-            .mailbox
-            .note_report(told.then(|| now + believed));
+        let polls_until = told.then(|| match polls {
+            true => now + entry.shared.config.sentinel_interval * 2,
+            false => now,
+        });
+        subscription.mailbox.note_report(polls_until);
         let head = state.counters.sequence;
-        let sequence = trusted_sequence(report.sequence, head);
+        let is_trusted = report.sequence <= head || planted!(SequenceAboveHeadAccepted);
+        let sequence = if is_trusted { report.sequence } else { 0 };
         let seen = (cursor.woken_sequence == Some(sequence)).then_some(cursor.woken_messages);
         state.note_depth(report, seen, now);
-        let is_busy = match report.state {
-            ReportState::Busy => true,
-            ReportState::Drained => false,
-            ReportState::Unspecified => cursor.reported_busy,
+        let (is_busy, decided) = match report.state {
+            ReportState::Busy => {
+                cursor.busy = true;
+                (true, Some(DecisionKind::Busy))
+            }
+            ReportState::Drained => {
+                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
+                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
+                (false, Some(DecisionKind::Empty))
+            }
+            ReportState::Unspecified => (cursor.reported_busy, None),
         };
-        match (cursor.reported_busy, is_busy) {
-            (false, true) => state.busy += 1,
-            (true, false) => state.busy = state.busy.saturating_sub(1),
-            _ => {}
-        }
-        cursor.reported_busy = is_busy;
+        let was_busy = std::mem::replace(&mut cursor.reported_busy, is_busy);
+        state.busy = (state.busy + u32::from(is_busy)).saturating_sub(was_busy.into());
         let member_report = MemberReport {
             state: report.state,
             sequence,
@@ -466,23 +453,10 @@ impl Inbox {
             capacity: report.capacity,
             polled,
         };
-        let reported = match report.state {
-            ReportState::Busy => Some(DecisionKind::Busy),
-            ReportState::Drained => Some(DecisionKind::Empty),
-            ReportState::Unspecified => None,
-        };
-        if let Some(kind) = reported {
+        if let Some(kind) = decided {
             entry.note(state, |_| {
                 Decision::about(subscription, kind, sequence, now)
             });
-        }
-        match report.state {
-            ReportState::Busy => cursor.busy = true,
-            ReportState::Drained => {
-                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
-                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
-            }
-            ReportState::Unspecified => {}
         }
         let is_member = cursor.is_member;
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
@@ -507,7 +481,7 @@ impl Inbox {
         (!self.polls && self.awake_queues > 0, self.polls)
     }
 
-    fn load_since(&self, before: (bool, bool)) -> LoadChange {
+    pub(crate) fn load_since(&self, before: (bool, bool)) -> LoadChange {
         let after = self.stream_load();
         LoadChange {
             awake: i64::from(after.0) - i64::from(before.0),
@@ -599,12 +573,4 @@ impl Filled {
         self.entries += 1;
         self.notifications = self.notifications.saturating_add(notifications);
     }
-}
-
-/// R9: a reported sequence above the head counts as 0.
-fn trusted_sequence(sequence: u64, head: u64) -> u64 {
-    if planted!(SequenceAboveHeadAccepted) {
-        return sequence;
-    }
-    if sequence <= head { sequence } else { 0 }
 }

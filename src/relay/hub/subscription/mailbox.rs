@@ -36,7 +36,7 @@ pub(crate) struct WakeBatch {
     /// When the event was accepted; the default: no event, or not known.
     pub(crate) accepted_at: Tick,
     /// Subscriptions visited since the last wake, and other work measured in them.
-    work: usize,
+    pub(crate) work: usize,
 }
 
 /// A frame is on its way to the stream's transport.
@@ -159,16 +159,6 @@ impl WakeBatch {
             None => self.first = Some(Arc::clone(subscription)),
             Some(_) => self.others.push(Arc::clone(subscription)),
         }
-    }
-
-    /// Adds work, measured in visited subscriptions.
-    pub(crate) fn add_work(&mut self, work: usize) {
-        self.work += work;
-    }
-
-    /// Returns the work since the last wake.
-    pub(crate) fn work(&self) -> usize {
-        self.work
     }
 
     /// Wakes all streams of the batch. No lock may be held.

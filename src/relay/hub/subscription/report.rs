@@ -43,35 +43,32 @@ impl Hub {
         self.check_report(&subscription, report)?;
         let mut entry = self.entry(&report.queue, now)?;
         let mut batch = WakeBatch::default();
-        let (change, is_due) = loop {
-            let mut guard = entry.lock_with_nodes(now);
-            if guard.is_dead {
-                drop(guard);
-                self.replace_dead(&mut entry, now);
-                continue;
+        let mut guard = entry.lock_with_nodes(now);
+        while guard.is_dead {
+            drop(guard);
+            self.replace_dead(&mut entry, now);
+            guard = entry.lock_with_nodes(now);
+        }
+        let state = &mut *guard;
+        self.make_cursor(&subscription, (&entry, state), report);
+        let mut inbox = subscription.lock();
+        if subscription.mailbox.is_closed() {
+            // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
+            // decided then.
+            if planted!(ReportAfterEnd) {
+                return Ok(());
             }
-            let state = &mut *guard;
-            if self.has_sentinel() {
-                state.guard(&entry, now);
-            }
-            self.make_cursor(&subscription, (&entry, state), report);
-            let mut inbox = subscription.lock();
-            if subscription.mailbox.is_closed() {
-                // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
-                // decided then.
-                if planted!(ReportAfterEnd) {
-                    return Ok(());
-                }
-                return Err(unknown_subscription());
-            }
-            let reported = inbox.report(&subscription, (&entry, state), report, now);
-            drop(inbox);
-            if reported.ask_more > 0 {
-                state.ask_more(&entry, reported.ask_more, now, &mut batch);
-            }
-            break (reported.change, state.is_due());
-        };
-        self.change_load(change, now);
+            return Err(unknown_subscription());
+        }
+        state.guard(&entry, now);
+        let reported = inbox.report(&subscription, (&entry, state), report, now);
+        drop(inbox);
+        if reported.ask_more > 0 {
+            state.ask_more(&entry, reported.ask_more, now, &mut batch);
+        }
+        let is_due = state.is_due();
+        drop(guard);
+        self.change_load(reported.change, now);
         batch.wake();
         self.sweep(&subscription, 0, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
@@ -122,17 +119,16 @@ impl Hub {
         &self,
         entry: Arc<QueueEntry>,
         now: Tick,
-        change: impl Fn(&mut QueueState),
+        change: impl FnOnce(&mut QueueState),
     ) {
         if entry.lock().is_dead {
             return;
         }
         let mut batch = UpdateBatch::default();
-        self.update_and_reconcile(entry, now, &mut batch, |state| {
+        self.update(entry, true, now, &mut batch, |state| {
             change(state);
             false
         });
-        self.finish(&mut batch);
     }
 
     /// A stream has sent all its messages. Queues that waited for this may assign more to it, a few

@@ -125,7 +125,7 @@ impl SubscriberStream {
             StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
                 return StreamAction::Yield;
             }
-            StreamAction::Send(_) => self.subscription.begin_send(),
+            StreamAction::Send(_) => self.subscription.mailbox.begin_send(),
             StreamAction::Wait(_) | StreamAction::Yield | StreamAction::End => {}
         }
         next
@@ -140,7 +140,7 @@ impl SubscriberStream {
         waker: &Waker,
     ) -> StreamAction<SubscribeEvent> {
         loop {
-            let mut sink = WakeBuilder::new();
+            let mut sink = WakeBuilder::default();
             return match self.next_into(now, drain, waker, &mut sink) {
                 StreamAction::Send(message) => StreamAction::Send(message.into_event(sink)),
                 StreamAction::Yield => continue,
@@ -178,7 +178,7 @@ impl SubscriberStream {
                 resume: ResumeNumber::default(),
             });
         }
-        self.subscription.register(waker);
+        self.subscription.mailbox.register(waker);
         if now < self.throttled_until {
             return StreamAction::Wait(self.throttled_until);
         }

@@ -116,11 +116,10 @@ impl Hub {
         if subscription.group.is_some() && !planted!(MemberUnnoticed) {
             waiting.extend(joined.iter().map(|node| (Arc::clone(node), None)));
         }
+        let mut nodes = joined;
+        nodes.retain(|node| !node.is_introduced());
         *lock(&subscription.introduction) = Some(Box::new(Introduction {
-            nodes: joined
-                .into_iter()
-                .filter(|node| !node.is_introduced())
-                .collect(),
+            nodes,
             walked: None,
             resumed,
             named: 0,
@@ -147,14 +146,12 @@ impl Hub {
             0..SPREAD_FROM => Duration::ZERO,
             many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
         };
-        let mut guard = loop {
-            let state = entry.lock_with_nodes(now);
-            if !state.is_dead {
-                break state;
-            }
-            drop(state);
+        let mut guard = entry.lock_with_nodes(now);
+        while guard.is_dead {
+            drop(guard);
             self.replace_dead(&mut entry, now);
-        };
+            guard = entry.lock_with_nodes(now);
+        }
         let state = &mut *guard;
         if let Some(group) = &subscription.group
             && state.has_room(&entry.shared, group)
@@ -189,7 +186,6 @@ impl Hub {
             return true;
         };
         let mut left = STEP;
-        let mut batch = WakeBatch::default();
         while left > 0
             && let Some((node, after)) = introduction.waiting.last_mut()
         {
@@ -207,15 +203,8 @@ impl Hub {
             let Some(node) = introduction.nodes.last().cloned() else {
                 break;
             };
-            let ends = !self.introduce(
-                subscription,
-                &mut introduction,
-                &node,
-                &mut left,
-                now,
-                &mut batch,
-            );
-            if ends {
+            let more = self.introduce(subscription, &mut introduction, &node, &mut left, now);
+            if !more {
                 if node.group.is_some() {
                     node.set_introduced();
                 }
@@ -248,8 +237,8 @@ impl Hub {
         node: &PatternNode,
         left: &mut usize,
         now: Tick,
-        batch: &mut WakeBatch,
     ) -> bool {
+        let mut batch = WakeBatch::default();
         let (limit, beginning) = (*left, node.selector.beginning());
         let from = match introduction.walked.as_ref() {
             Some(after) => Bound::Excluded(after.borrow()),
@@ -272,11 +261,11 @@ impl Hub {
                 node.set_needed();
                 if subscription.group.is_none() {
                     let reason = crate::types::WakeReason::CatchUp;
-                    subscription.request_pattern_check(&node.selector, reason, batch);
+                    subscription.request_pattern_check(&node.selector, reason, &mut batch);
                 }
                 return false;
             }
-            self.introduce_one(subscription, introduction, entry, now, batch);
+            self.introduce_one(subscription, introduction, entry, now, &mut batch);
         }
         more
     }
@@ -387,15 +376,10 @@ impl Hub {
         if has_room && !is_full {
             return Ok(1);
         }
+        let (all, of_queue) = (config.max_groups, config.max_groups_per_queue);
         let message = match is_full {
-            true => format!(
-                "group: the limit of {} groups of this relay is reached",
-                config.max_groups
-            ),
-            false => format!(
-                "group: the limit of {} groups of `{address}` is reached",
-                config.max_groups_per_queue
-            ),
+            true => format!("group: the limit of {all} groups of this relay is reached"),
+            false => format!("group: the limit of {of_queue} groups of `{address}` is reached"),
         };
         Err(Error::new(ErrorKind::Exhausted, message))
     }
@@ -419,13 +403,14 @@ impl Hub {
         *lock(&subscription.introduction) = None;
         let mut inbox = subscription.lock();
         let reports = inbox.reports;
-        let (was_awake, polled) = inbox.stream_load();
+        let before = inbox.stream_load();
         let was_open = !subscription.mailbox.is_closed();
         // What it was owed outside of its group is owed to another one.
         let is_owed = subscription.group.is_some() && inbox.is_owed();
         // Under the lock: who makes a cursor finds it open, or leaves it to this.
         subscription.mailbox.close();
         let (cursors, due) = inbox.close();
+        let mut change = inbox.load_since(before);
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
             cursors,
@@ -435,12 +420,7 @@ impl Hub {
         };
         drop(inbox);
         if was_open {
-            let change = LoadChange {
-                pairs: -subscription.pairs(),
-                awake: -i64::from(was_awake),
-                polling: -i64::from(polled),
-                ..LoadChange::default()
-            };
+            change.pairs -= subscription.pairs();
             self.change_load(change, now);
             self.leave_named(subscription, now);
         }
@@ -457,11 +437,8 @@ impl Hub {
     /// Removes the subscription from the lists of the queues that it names.
     fn leave_named(&self, subscription: &Arc<Subscription>, now: Tick) {
         let mut count = 0;
-        for address in subscription
-            .selectors
-            .iter()
-            .filter_map(Selector::as_address)
-        {
+        let exact = subscription.selectors.iter();
+        for address in exact.filter_map(Selector::as_address) {
             count += 1;
             let Some(entry) = self.entries.get(&address) else {
                 continue;
@@ -527,12 +504,8 @@ impl Hub {
             }
             if busy && !planted!(NoTimerForBusy) {
                 let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
-                self.wake_after(
-                    cursor.entry,
-                    end.since(now),
-                    Timer::without_notification(),
-                    now,
-                );
+                let (delay, timer) = (end.since(now), Timer::without_notification());
+                self.wake_after(cursor.entry, delay, timer, now);
             }
         }
         self.change_load(change, now);

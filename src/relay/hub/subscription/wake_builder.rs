@@ -66,15 +66,6 @@ pub(crate) struct WakeBuilder {
     bytes: usize,
 }
 
-impl WakeBuilder {
-    pub(crate) fn new() -> Self {
-        Self {
-            work: Vec::new(),
-            bytes: Limits::WAKE_BYTES,
-        }
-    }
-}
-
 impl EncodingCache {
     /// Returns the bytes for the entry from this position to this sequence; empty until they are
     /// encoded.
@@ -96,7 +87,10 @@ impl EncodingCache {
 
 impl Default for WakeBuilder {
     fn default() -> Self {
-        Self::new()
+        Self {
+            work: Vec::new(),
+            bytes: Limits::WAKE_BYTES,
+        }
     }
 }
 

@@ -85,14 +85,14 @@ fn resync(hub: &Hub, names: &[&str]) {
 #[test]
 fn own_causes_are_announced_once_and_in_sum() {
     let hub = clustered();
-    assert_eq!(hub.increments_position(), 0);
+    assert_eq!(hub.increments.appended(), 0);
     notify(&hub, "a");
     notify(&hub, "b");
     notify(&hub, "a");
-    let position = hub.increments_position();
-    assert_eq!((position, hub.announced_position()), (2, 0));
+    let position = hub.increments.appended();
+    assert_eq!((position, hub.increments.taken()), (2, 0));
     assert_eq!(increments(&hub), [row("a", 2, 2), row("b", 1, 1)]);
-    assert_eq!(hub.announced_position(), position);
+    assert_eq!(hub.increments.taken(), position);
     assert_eq!(increments(&hub), []);
     notify(&hub, "a");
     assert_eq!(increments(&hub), [row("a", 1, 1)]);
@@ -102,8 +102,8 @@ fn own_causes_are_announced_once_and_in_sum() {
 fn a_relay_without_a_cluster_announces_nothing() {
     let hub = hub();
     notify(&hub, "a");
-    assert!(!hub.has_increments());
-    assert_eq!((hub.increments_position(), increments(&hub)), (0, vec![]));
+    assert!(hub.increments.is_empty());
+    assert_eq!((hub.increments.appended(), increments(&hub)), (0, vec![]));
 }
 
 /// Without a broker no frame takes them, and the list must not outgrow the table of queues.
@@ -143,10 +143,10 @@ fn a_delayed_notification_is_announced_when_it_is_counted() {
 fn a_new_queue_wakes_the_task_that_sends_frames_once() {
     let hub = clustered();
     let (alarm, waker) = Alarm::new();
-    hub.increments_waker().expect("a cluster").register(&waker);
+    hub.increments.waker.register(&waker);
     notify(&hub, "a");
     assert_eq!(alarm.rung(), 1);
-    hub.increments_waker().expect("a cluster").register(&waker);
+    hub.increments.waker.register(&waker);
     notify(&hub, "a");
     assert_eq!(alarm.rung(), 1, "it is listed already");
 }

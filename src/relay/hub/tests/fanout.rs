@@ -11,18 +11,18 @@ fn two_hundred(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
 #[test]
 fn many_subscribers_are_left_to_the_fan_out_once() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
-    hub.fanout_waker().register(&waker);
+    hub.fanout.waker.register(&waker);
     let subscriptions = two_hundred(&hub);
     (0..10).for_each(|_| _ = notify(&hub, "orders"));
     assert_eq!((alarm.rung(), hub.stats().fanned_out), (1, 1));
     let mut all = subscriptions.iter();
     assert!(all.all(|one| take(one, START).is_none()));
-    let mut walk = hub.next_walk().expect("marked");
+    let mut walk = hub.fanout.pop().expect("marked");
     let mut batch = WakeBatch::default();
     assert!(walk.step(&mut batch), "in steps");
     notify(&hub, "orders");
     while walk.step(&mut batch) {}
-    assert!(hub.next_walk().is_some(), "notified during the walk");
+    assert!(hub.fanout.pop().is_some(), "notified during the walk");
     for subscription in &subscriptions {
         assert_eq!(told(subscription), [entry("orders", Notified, 11)]);
     }
@@ -37,7 +37,7 @@ fn a_wake_up_of_the_fan_out_has_waited_since_its_first_notification() {
     }
     walk_all(&hub);
     for subscription in &subscriptions {
-        let mut sink = WakeBuilder::new();
+        let mut sink = WakeBuilder::default();
         let filled = subscription.fill(after(SECOND * 9), None, &mut sink);
         assert_eq!(filled.accepted_at, Some(after(SECOND)));
     }
@@ -48,7 +48,7 @@ fn a_subscriber_that_joins_or_leaves_during_a_walk_disturbs_no_other() {
     let hub = hub();
     let mut subscriptions = two_hundred(&hub);
     notify(&hub, "orders");
-    let (mut walk, mut batch) = (hub.next_walk().expect("marked"), WakeBatch::default());
+    let (mut walk, mut batch) = (hub.fanout.pop().expect("marked"), WakeBatch::default());
     walk.step(&mut batch);
     for gone in subscriptions.drain(10..60) {
         hub.unsubscribe(&gone, START);
@@ -75,7 +75,7 @@ fn a_request_for_many_queues_wakes_each_stream_once_for_one_wake() {
             let accepted = notify_all(&hub, &batch, START);
             assert_eq!(accepted.expect("accepted")[0].listeners, 3);
             let mut walks = WakeBatch::default();
-            while let Some(mut walk) = hub.next_walk() {
+            while let Some(mut walk) = hub.fanout.pop() {
                 while walk.step(&mut walks) {}
             }
             walks.wake();
@@ -97,7 +97,7 @@ fn a_batch_that_is_dropped_wakes_its_streams() {
     let stream = Polled::on(&hub, &options(&["orders"]));
     notify(&hub, "orders");
     let mut batch = WakeBatch::default();
-    hub.next_walk().expect("marked").step(&mut batch);
+    hub.fanout.pop().expect("marked").step(&mut batch);
     assert_eq!(stream.rung(), 0);
     drop(batch);
     assert_eq!(stream.rung(), 1);
@@ -109,7 +109,7 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     let subscription = settled(&hub, &["orders", "bad"]);
     let count = |name: &str, batch: &mut UpdateBatch| {
         let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
-        hub.update(queue_entry, START, batch, |state| {
+        hub.update(queue_entry, false, START, batch, |state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
             state.count(&Arc::from("tests"), &notification(name), START);
             true
@@ -145,7 +145,7 @@ fn a_pattern_of_many_queues_is_introduced_in_steps_and_misses_nothing_meanwhile(
         // Some of these are introduced by then, some are not, and some are new.
         number += 1_009;
         notify(&hub, &name(number % 1_200));
-        subscription.register(&waker);
+        subscription.mailbox.register(&waker);
         let introduced = hub.introduce_some(&subscription, START);
         for entry in drain(&subscription, START) {
             told.insert(entry.queue.queue_name().to_owned(), entry.sequence);

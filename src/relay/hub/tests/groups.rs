@@ -276,7 +276,7 @@ fn a_stream_with_an_unsent_message_stands_aside_and_is_given_the_rest_when_it_ha
 fn a_wake_up_that_no_member_reads_waits_for_one_without_a_timer() {
     let mut fleet = Fleet::new(2);
     let members = fleet.members.values();
-    members.for_each(|member| member.begin_send());
+    members.for_each(|member| member.mailbox.begin_send());
     fleet.put(1);
     (1..=5).for_each(|second| _ = fleet.hub.fire(after(second * CLAIM)));
     assert_eq!(fleet.hub.next_timer(), None, "it is parked");

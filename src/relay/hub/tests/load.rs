@@ -122,12 +122,12 @@ fn messages_without_a_ready_member_are_unassigned() {
         };
         notify_with(&hub, many, START);
     };
-    waits.begin_send();
+    waits.mailbox.begin_send();
     put();
     assert_eq!(unassigned(), 1, "of the capacity for 2 messages");
     hub.end_send(&waits, START);
     assert_eq!(unassigned(), 0, "it was taken");
-    waits.begin_send();
+    waits.mailbox.begin_send();
     take_sent(&hub, &reads, START);
     put();
     assert!(unassigned() > 0);

@@ -122,7 +122,7 @@ fn a_queue_that_a_walk_has_to_tell_of_is_not_forgotten() {
     hub.forget(after(2 * HOUR));
     assert_eq!(hub.stats().forgotten, 0);
     // A walk that is dropped does what is left.
-    drop(hub.next_walk());
+    drop(hub.fanout.pop());
     drain(&subscription, START);
     hub.sweep(&subscription, usize::MAX, after(HOUR));
     hub.forget(after(2 * HOUR));
@@ -134,7 +134,7 @@ fn a_walk_that_is_dropped_marks_all_subscribers() {
     let hub = hub_where(|config| config.inline = 0);
     let subscription = settled(&hub, &["a"]);
     notify(&hub, "a");
-    drop(hub.next_walk());
+    drop(hub.fanout.pop());
     assert_eq!(told(&subscription), [entry("a", WakeReason::Notified, 1)]);
 }
 

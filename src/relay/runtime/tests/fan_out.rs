@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::relay::hub::Subscription;
+use crate::relay::hub::{Subscription, WakeBuilder};
 
 /// Notes the hub's number of cursors when it is woken.
 struct Cursors {
@@ -67,7 +67,7 @@ async fn others_run_between_short_walks() {
     let (relay, ..) = relay();
     notify(&relay, &events("a", 2_000));
     let mut turns = 0;
-    while !relay.shared.hub.fanout_is_empty() {
+    while !relay.shared.hub.fanout.is_empty() {
         tokio::task::yield_now().await;
         turns += 1;
     }
@@ -86,7 +86,7 @@ async fn marked_streams_are_woken_before_a_closed_one_is_detached() {
         hub: Arc::clone(hub),
         left: AtomicU64::new(u64::MAX),
     });
-    narrow[0].register(&Arc::clone(&woken).into());
+    narrow[0].mailbox.register(&Arc::clone(&woken).into());
     notify(&relay, &events("a", 1));
     while woken.left.load(Ordering::Relaxed) == u64::MAX {
         tokio::task::yield_now().await;

@@ -27,9 +27,9 @@ fn clustered(relay_id: &str) -> Relay {
 /// Returns a relay that has heard the two others.
 fn with_two_others() -> Relay {
     let relay = clustered("asking");
-    let mut runner = relay.cluster_runner().expect("of a cluster");
+    let runner = relay.cluster_runner().expect("of a cluster");
     for id in ["well", "silent"] {
-        let mut other = clustered(id).cluster_runner().expect("of a cluster");
+        let other = clustered(id).cluster_runner().expect("of a cluster");
         other.run(|node, now, rng| node.on_tick(1, now, rng));
         while let Some(output) = other.run(|node, _, _| node.next_output()) {
             if let Output::Publish(bytes) = output {

@@ -125,7 +125,7 @@ impl Callers {
     }
 
     fn apply(&self, config: AuthConfig, former: &AuthConfig) {
-        let mut changes = config.token_changes(former);
+        let mut changes = config.tokens().changes(former.tokens());
         for (token, what) in changes.by_ref().take(RECORDED_TOKENS) {
             let why = format!("{what}: a token of `{}`", token.principal);
             self.record_own("token", &token.id, true, &why);

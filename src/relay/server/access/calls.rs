@@ -20,8 +20,7 @@ pub(crate) enum CallKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: CallKind,
-    /// `None` for an unknown call, which is refused.
-    pub(crate) right: Option<Right>,
+    pub(crate) right: Right,
     /// The most bytes of a request.
     pub(crate) most: usize,
 }
@@ -38,6 +37,8 @@ pub(crate) enum Right {
     Some(Action),
     /// The action on the relay.
     Relay(Action),
+    /// The call is unknown, and refused.
+    Unknown,
 }
 
 impl Call {
@@ -83,13 +84,7 @@ impl Call {
             #[cfg(feature = "keda")]
             "/externalscaler.ExternalScaler/StreamIsActive"
             | "/externalscaler.ExternalScaler/StreamMetricSpec" => (ServerStream, Right::Anyone),
-            _ => {
-                return Self {
-                    kind: Unary,
-                    right: None,
-                    most: Limits::REQUEST_BYTES,
-                };
-            }
+            _ => (Unary, Right::Unknown),
         };
         let most = match right {
             Right::Some(Notify) => Limits::NOTIFY_BYTES,
@@ -98,11 +93,7 @@ impl Call {
             Right::Anyone => UNKNOWN_BYTES,
             _ => Limits::REQUEST_BYTES,
         };
-        Self {
-            kind,
-            right: Some(right),
-            most,
-        }
+        Self { kind, right, most }
     }
 }
 
@@ -141,16 +132,17 @@ mod tests {
     #[test]
     fn every_call_has_a_rule_of_access() {
         for (path, ..) in methods() {
-            assert!(Call::of(&path).right.is_some(), "{path} has no rule");
+            assert_ne!(Call::of(&path).right, Right::Unknown, "{path} has no rule");
         }
-        assert_eq!(Call::of("/reveille.v1.Relay/Unknown").right, None);
+        let unknown = Call::of("/reveille.v1.Relay/Unknown");
+        assert_eq!(unknown.right, Right::Unknown);
     }
 
     #[test]
     fn requests_before_their_caller_is_known_are_small() {
         for (path, ..) in methods() {
             let call = Call::of(&path);
-            let is_later = call.right == Some(Right::Anyone);
+            let is_later = call.right == Right::Anyone;
             assert_eq!(is_later, call.most == UNKNOWN_BYTES, "{path}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use tonic::{
     service::Routes,
 };
 
-use super::{Access, LastCaller, calls::Call};
+use super::{Access, calls::Call};
 use crate::{
     error::Error,
     relay::{auth::Tickets, server::http2::tls::Peer},
@@ -25,9 +25,9 @@ use crate::{
 /// The services, and who may call them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalCalls {
-    routes: Routes,
-    access: Access,
-    door: ConsoleDoor,
+    pub(crate) routes: Routes,
+    pub(crate) access: Access,
+    pub(crate) door: ConsoleDoor,
 }
 
 /// Where the console is, and the one-time codes that open it. Cheap to clone.
@@ -82,22 +82,9 @@ impl ConsoleDoor {
 }
 
 impl LocalCalls {
-    pub(crate) fn new(routes: Routes, access: Access, door: ConsoleDoor) -> Self {
-        Self {
-            routes,
-            access,
-            door,
-        }
-    }
-
     /// Returns the credential that a one-time code stands for.
     pub(crate) fn redeem(&self, code: &str) -> Option<HeaderValue> {
         self.door.codes.take(code, Instant::now())
-    }
-
-    /// Returns whether callers must be known.
-    pub(crate) fn are_controlled(&self) -> bool {
-        self.access.is_controlled()
     }
 
     /// Returns the principal of a caller, which is empty where no caller needs to be known.
@@ -119,12 +106,11 @@ impl LocalCalls {
         path: &'static str,
         request: Bytes,
     ) -> Result<Streaming<Bytes>, Status> {
-        let last = LastCaller::default();
         let peer = Peer::of_admin_port(caller.address).into();
         let call = Call::of(path);
         let requester = self
             .access
-            .admit(path, call, caller.headers, &peer, &last)?;
+            .admit(path, call, caller.headers, &peer, &Mutex::default())?;
         let mut request = Request::new(request);
         if let Some(requester) = requester {
             request.extensions_mut().insert(requester);

@@ -84,6 +84,11 @@ impl Requester {
         Self(None)
     }
 
+    /// Returns what the caller may do; `None`: everything.
+    fn grants(&self) -> Option<&Grants> {
+        self.0.as_ref().map(|known| &**known.caller.grants())
+    }
+
     /// Returns whether a request with this header on the same connection has this caller, with the
     /// rules in use.
     pub(super) fn is_current(&self, authorization: Option<&[u8]>) -> bool {
@@ -96,10 +101,8 @@ impl Requester {
 
     /// Returns whether the caller may do this, for lists that leave out the rest.
     pub(crate) fn allows(&self, action: Action, target: Target<'_>) -> bool {
-        match &self.0 {
-            None => true,
-            Some(known) => known.caller.grants().allows(action, target),
-        }
+        let grants = self.grants();
+        grants.is_none_or(|grants| grants.allows(action, target))
     }
 
     /// Returns whether the caller may see every queue and listener, so that a list skips none.
@@ -118,10 +121,9 @@ impl Requester {
     /// Returns the first address from `from` on that could be a queue which the caller may use; `None`
     /// where there is none.
     pub(crate) fn seek_queue(&self, from: &str) -> Option<String> {
-        match &self.0 {
-            None => Some(from.to_owned()),
-            Some(_) if self.sees_all() => Some(from.to_owned()),
-            Some(known) => known.caller.grants().seek_queue(from),
+        match self.grants() {
+            Some(grants) if !self.sees_all() => grants.seek_queue(from),
+            _ => Some(from.to_owned()),
         }
     }
 
@@ -131,19 +133,14 @@ impl Requester {
     /// [`ErrorKind::Denied`], whether the target exists or not.
     pub(crate) fn check(&self, action: Action, target: Target<'_>) -> Result<()> {
         match &self.0 {
-            Some(known) if !known.caller.grants().allows(action, target) => {
-                known.allows_now(action, target)
-            }
+            Some(known) if !self.allows(action, target) => known.allows_now(action, target),
             _ => Ok(()),
         }
     }
 
     /// Returns whether the caller may do this on some target.
     pub(crate) fn may_some(&self, action: Action) -> bool {
-        match &self.0 {
-            None => true,
-            Some(known) => known.caller.grants().may_some(action),
-        }
+        self.grants().is_none_or(|grants| grants.may_some(action))
     }
 
     /// Checks that the caller may do this on any target.
@@ -152,7 +149,7 @@ impl Requester {
     /// [`ErrorKind::Denied`].
     pub(super) fn check_some(&self, action: Action) -> Result<()> {
         match &self.0 {
-            Some(known) if !known.caller.grants().may_some(action) => {
+            Some(known) if !self.may_some(action) => {
                 let why = "no rule allows the action";
                 Err(known.deny(action.as_str(), Target::Relay, "anything", why))
             }

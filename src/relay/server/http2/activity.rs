@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -38,6 +38,8 @@ pub(crate) struct Activity {
     pub(in super::super) ending_soon: CancellationToken,
     /// The peer did not answer in time, and the connection has ended.
     pub(in super::super) is_lost: AtomicBool,
+    /// Of its newest request.
+    pub(super) last_caller: Mutex<Option<Requester>>,
     /// Counts the connection for the first principal that uses it.
     principal_share: OnceLock<Share>,
     /// Runs the connection and its streams.
@@ -74,6 +76,7 @@ impl Activity {
             ending_soon: shared.draining.child_token(),
             shared,
             is_lost: AtomicBool::new(false),
+            last_caller: Mutex::default(),
             principal_share: OnceLock::new(),
             bundle: TaskGroup::default(),
             is_admitted: AtomicBool::new(false),

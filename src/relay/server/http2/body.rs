@@ -96,7 +96,7 @@ impl RequestBody {
     /// Waits until the rest must be given up.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         let wait = match (self.call.kind, self.call.right) {
-            (CallKind::ClientStream, Some(Right::Known)) => REFLECTION_LASTS,
+            (CallKind::ClientStream, Right::Known) => REFLECTION_LASTS,
             // The service ends it.
             (CallKind::ClientStream, _) => return Poll::Pending,
             (CallKind::Unary | CallKind::ServerStream, _) => DEADLINE,

@@ -1,6 +1,6 @@
 //! Misbehaviour of peers: all incidents are counted, and each kind is logged once a second.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr};
 
 use crate::{
     base::{clock::Clock, log_limiter::LimitedCounts},
@@ -59,14 +59,11 @@ pub(crate) struct Incidents {
     counts: LimitedCounts<KINDS>,
 }
 
-/// Minimum interval between log lines of one kind, for all peers together.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
-
 impl Incidents {
     pub(crate) fn new() -> Self {
         Self {
             clock: Clock::new(),
-            counts: LimitedCounts::new(LOG_INTERVAL),
+            counts: LimitedCounts::default(),
         }
     }
 

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     base::task::{Work, spend},
     relay::server::access::{
-        Access, LastCaller,
+        Access,
         calls::{Call, CallKind, Right},
         requester::Requester,
     },
@@ -38,7 +38,6 @@ pub(crate) struct ConnectionService {
     routes: Routes,
     activity: Arc<Activity>,
     access: Access,
-    caller: LastCaller,
 }
 
 /// The body of an answer.
@@ -85,7 +84,6 @@ impl ConnectionService {
             routes,
             activity,
             access,
-            caller: LastCaller::default(),
         }
     }
 
@@ -95,9 +93,8 @@ impl ConnectionService {
     /// The answer to a caller that is not admitted, or that is at a limit.
     #[allow(clippy::result_large_err, reason = "a status is an answer")]
     fn admit(&self, path: &str, headers: &HeaderMap, call: Call) -> Result<Admitted, Status> {
-        let requester =
-            self.access
-                .admit(path, call, headers, &self.activity.peer, &self.caller)?;
+        let (peer, last) = (&self.activity.peer, &self.activity.last_caller);
+        let requester = self.access.admit(path, call, headers, peer, last)?;
         let anyone = Requester::anyone();
         let caller = requester.as_ref().unwrap_or(&anyone);
         let unknown = if requester.is_some() || !self.access.is_controlled() {
@@ -106,7 +103,7 @@ impl ConnectionService {
         } else {
             Some(self.activity.shared.take_unknown()?)
         };
-        let takes_stream = call.kind != CallKind::Unary && call.right != Some(Right::Anyone);
+        let takes_stream = call.kind != CallKind::Unary && call.right != Right::Anyone;
         let stream = match takes_stream {
             true => Some(self.activity.take_stream(caller)?),
             false => None,

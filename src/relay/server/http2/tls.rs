@@ -5,7 +5,7 @@
 //! on. Files that do not fit together, as in the middle of a renewal, leave the former ones in use.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicBool},
@@ -30,6 +30,7 @@ use crate::{
         file::note_open,
         sync::lock,
         task::blocking,
+        text::opaque_debug,
         tls_files::{RenewedConfig, TlsFile, TlsFiles},
     },
     error::Result,
@@ -119,13 +120,13 @@ impl Tls {
         let this = Arc::clone(&self);
         let reload = move || this.config.renew(Contents::read(&this.files)?);
         let failure = match blocking(reload).await {
-            Some(Err(error)) => Some(error.to_string()),
-            Some(Ok(true)) => {
+            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Ok(true)) => {
                 let certificate = self.files.certificate.display();
                 tracing::info!(%certificate, "new connections use other TLS files");
                 None
             }
-            Some(Ok(false)) | None => None,
+            Ok(Ok(false)) | Err(_) => None,
         };
         let former = std::mem::replace(&mut *lock(&self.stale), failure.clone());
         if let Some(error) = failure.filter(|error| former.as_ref() != Some(error)) {
@@ -134,12 +135,8 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Tls {
-    /// Without the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tls").field(&self.files).finish()
-    }
-}
+// Without the key.
+opaque_debug!(Tls: files);
 
 impl Contents {
     fn read(files: &ServerTls) -> Result<Self> {

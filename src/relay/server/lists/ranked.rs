@@ -92,7 +92,7 @@ fn answer_of(
 
 /// Lists the first queues in another order than by name. A relay's order is that of its own figures. So
 /// all relays are asked for their first queues, and then for what they know of all of these.
-pub(super) async fn page(
+pub(in super::super) async fn page(
     relay: &Relay,
     request: &proto::ListQueuesRequest,
     requester: &Requester,

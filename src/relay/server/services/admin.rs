@@ -1,11 +1,12 @@
 //! The `Admin` service: lists of listeners and queues, the relay's figures, and the drain.
 
-use std::time::Duration;
-
 use futures_core::stream::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::stats::{StatsSource, StatsWatch, checked_interval};
+use super::{
+    Services,
+    stats::{StatsWatch, checked_interval},
+};
 use crate::{
     base::backoff::about,
     error::Result,
@@ -13,43 +14,33 @@ use crate::{
         auth::{Action, Target},
         link::MISSING_AFTER,
         runtime::Relay,
-        server::{
-            access::{Access, local_calls::ConsoleDoor, requester::Needs},
-            http2::activity::check_accepts_streams,
-            lists::Lists,
-        },
+        server::{access::requester::Needs, http2::activity::check_accepts_streams, lists::ranked},
     },
     types::QueueAddress,
     wire::{checked_span, proto, span_from_wire},
 };
 
-#[derive(Debug)]
-pub(crate) struct AdminService {
-    pub(super) relay: Relay,
-    pub(super) stats: StatsSource,
-    /// Maximum age of a stream of figures.
-    pub(super) max_age: Duration,
-    pub(super) lists: Lists,
-    pub(super) access: Access,
-    pub(super) console: ConsoleDoor,
-}
-
 #[async_trait]
-impl proto::admin_server::Admin for AdminService {
+impl proto::admin_server::Admin for Services {
     type WatchStatsStream = BoxStream<'static, Result<proto::WatchStatsResponse, Status>>;
 
     async fn list_listeners(
         &self,
         request: Request<proto::ListListenersRequest>,
     ) -> Result<Response<proto::ListListenersResponse>, Status> {
-        self.lists.list(request).await
+        self.list(request).await
     }
 
     async fn list_queues(
         &self,
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
-        self.lists.list_queues(request).await
+        if request.get_ref().order_by == proto::QueueOrder::Unspecified as i32 {
+            return self.list(request).await;
+        }
+        let requester = self.access.requester(request.extensions())?;
+        let page = ranked::page(&self.relay, request.get_ref(), &requester);
+        Ok(Response::new(self.in_time(page).await?))
     }
 
     async fn list_relays(
@@ -67,7 +58,10 @@ impl proto::admin_server::Admin for AdminService {
         check_accepts_streams(&self.relay, request.extensions())?;
         let interval = checked_interval(request.get_ref())?;
         let guard = requester.guard(|| Needs::Relay(Action::Admin));
-        let max_age = about(self.max_age, &mut fastrand::Rng::new());
+        let max_age = about(
+            self.relay.config().stream_max_age,
+            &mut fastrand::Rng::new(),
+        );
         let watch = self.stats.watch(interval, max_age, guard);
         let responses = futures_util::stream::unfold(Some(watch), StatsWatch::next);
         Ok(Response::new(Box::pin(responses)))
@@ -111,7 +105,7 @@ impl proto::admin_server::Admin for AdminService {
         let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
         requester.check_sees(&queue)?;
         let explained = async { Ok(self.stats.explain(&queue).await) };
-        Ok(Response::new(self.lists.in_time(explained).await?))
+        Ok(Response::new(self.in_time(explained).await?))
     }
 
     async fn drain(

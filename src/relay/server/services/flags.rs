@@ -7,26 +7,22 @@ use std::{
 };
 
 use futures_core::{Stream, future::BoxFuture};
-use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::Services;
 use crate::{
     base::{
         clock::{Timer, wall},
         task::{Work, poll_budget, spend},
     },
-    coordination::flag::{Flags, WatchStream},
+    coordination::flag::WatchStream,
     error::{Error, ErrorKind, Result},
     relay::{
         auth::{Action, Target},
         runtime::{Relay, SilentRelays, poll_stream},
         server::{
-            access::{
-                Access,
-                requester::{Needs, Requester, StreamGuard},
-            },
+            access::requester::{Needs, Requester, StreamGuard},
             http2::{activity::check_accepts_streams, server_limits::retry_later},
-            lists::Lists,
         },
     },
     types::{
@@ -38,23 +34,6 @@ use crate::{
         proto,
     },
 };
-
-#[derive(Debug)]
-pub(crate) struct FlagsService {
-    pub(super) flags: Flags,
-    /// For what other relays of the cluster know.
-    pub(super) relay: Relay,
-    /// Maximum age of a watch's stream.
-    pub(super) max_age: Duration,
-    pub(super) lists: Lists,
-    pub(super) calls: StoreCalls,
-    pub(super) access: Access,
-}
-
-/// Limits the calls of the store that are made for requests at one time: a slow store must not gather the
-/// requests of a client that sends them without end.
-#[derive(Debug)]
-pub(super) struct StoreCalls(Semaphore);
 
 /// A watcher's stream on the wire.
 pub(crate) struct WatchResponses {
@@ -78,11 +57,11 @@ const MAX_READ: u32 = 700;
 /// Maximum flags for such a caller.
 const MAX_VISIBLE: usize = 100;
 /// Calls of the store at one time; further ones wait for their turn.
-const MAX_CALLS: usize = 256;
+pub(crate) const MAX_CALLS: usize = 256;
 /// Time limit of a call with the wait for its turn; a slower store counts as unavailable.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-impl FlagsService {
+impl Services {
     /// C14: counts the watchers at other relays. A relay that does not answer in time is left out.
     async fn watchers_elsewhere(&self, state: &FlagState) -> u32 {
         let call = Call::Acknowledgements(AcknowledgementsRequest {
@@ -103,7 +82,7 @@ impl FlagsService {
 
     /// Returns a page of flags. A caller that may not see all of the prefix gets its flags on one page: the
     /// token of a page may contain the name of a flag that it may not see.
-    async fn list(
+    async fn flags_page(
         &self,
         request: &proto::ListFlagsRequest,
         requester: &Requester,
@@ -146,22 +125,14 @@ impl FlagsService {
             return Ok(answer);
         }
     }
-}
 
-impl Default for StoreCalls {
-    fn default() -> Self {
-        Self(Semaphore::new(MAX_CALLS))
-    }
-}
-
-impl StoreCalls {
-    /// Runs a call. A write that exceeds the time limit may have happened.
+    /// Runs a call of the store. A write that exceeds the time limit may have happened.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the store does not answer in time, and those of the call.
-    async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         in_time(async {
-            let _permit = self.0.acquire().await.expect("never closed");
+            let _permit = self.calls.acquire().await.expect("never closed");
             call.await
         })
         .await
@@ -181,7 +152,7 @@ async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 #[async_trait]
-impl proto::flags_server::Flags for FlagsService {
+impl proto::flags_server::Flags for Services {
     type WatchFlagStream = WatchResponses;
 
     async fn unleash(
@@ -201,7 +172,7 @@ impl proto::flags_server::Flags for FlagsService {
         // Before the write: what happens after it must not be without a trace.
         requester.record("unleash", &flag, &options.reason);
         let written = self.flags.unleash(&flag, &options, wall());
-        let written = self.calls.run(written).await;
+        let written = self.call(written).await;
         let (state, watchers) =
             written.inspect_err(|error| requester.record_failure("unleash", &flag, error))?;
         let others = self.watchers_elsewhere(&state).await;
@@ -230,7 +201,7 @@ impl proto::flags_server::Flags for FlagsService {
         options.check()?;
         requester.record("leash", &flag, &options.reason);
         let written = self.flags.leash(&flag, wall());
-        let written = self.calls.run(written).await;
+        let written = self.call(written).await;
         let (state, watchers) =
             written.inspect_err(|error| requester.record_failure("leash", &flag, error))?;
         let LeashOptions { cleared_by, reason } = &options;
@@ -247,7 +218,7 @@ impl proto::flags_server::Flags for FlagsService {
         let requester = self.access.requester(request.extensions())?;
         let flag = FlagName::new(&request.get_ref().flag)?;
         requester.check(Action::Watch, Target::Flag(&flag))?;
-        let state = self.calls.run(self.flags.get(&flag, wall())).await?;
+        let state = self.call(self.flags.get(&flag, wall())).await?;
         Ok(Response::new(proto::GetFlagResponse {
             flag: Some(flag_to_wire(&state)),
         }))
@@ -258,8 +229,8 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
         let requester = self.access.requester(request.extensions())?;
-        let list = self.list(request.get_ref(), &requester);
-        Ok(Response::new(self.calls.run(list).await?))
+        let list = self.flags_page(request.get_ref(), &requester);
+        Ok(Response::new(self.call(list).await?))
     }
 
     async fn watch_flag(
@@ -282,7 +253,8 @@ impl proto::flags_server::Flags for FlagsService {
         // The times of a drain are of the relay's clock.
         let clock = self.relay.clock();
         let (now, mut rng) = (clock.now(), fastrand::Rng::new());
-        let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
+        let max_age = self.relay.config().stream_max_age;
+        let lifecycle = StreamLifecycle::new(heartbeat, max_age, now, &mut rng);
         let responses = WatchResponses {
             stream: Some(WatchStream::new(watch, lifecycle)),
             guard: requester.guard(|| Needs::Flag(flag)),
@@ -304,7 +276,7 @@ impl proto::flags_server::Flags for FlagsService {
             let requester = self.access.requester(request.extensions())?;
             requester.check(Action::Watch, Target::Flag(&flag))?;
         }
-        self.lists.list(request).await
+        self.list(request).await
     }
 
     async fn ack_flag(
@@ -321,7 +293,7 @@ impl proto::flags_server::Flags for FlagsService {
         // An acknowledgement of a known generation needs no store.
         if !counted.map_err(retry_later)? {
             let ack = self.flags.ack_any(&flag, generation, &listener, wall());
-            self.calls.run(ack).await?;
+            self.call(ack).await?;
         }
         Ok(Response::new(proto::AckFlagResponse {}))
     }

@@ -2,15 +2,10 @@
 //!
 //! There is no `Watch`: gRPC's clients then take the server as healthy.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::sync::{Arc, OnceLock};
 
 use futures_core::stream::BoxStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server,
@@ -21,44 +16,34 @@ use crate::{
     wire::NOT_READY,
 };
 
-/// The health service of a server, and the state that it reports. Cheap to clone.
-#[derive(Clone, Default)]
-pub(crate) struct Health(Arc<HealthState>);
-
-#[derive(Default)]
-struct HealthState {
-    has_ended: AtomicBool,
-    /// Of the readiness, set once the server listens.
-    source: OnceLock<Arc<dyn StatusSource>>,
+/// The health service of a server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Health {
+    /// Of the readiness, set once the server listens. A host of queues has none.
+    source: Arc<OnceLock<Arc<dyn StatusSource>>>,
+    draining: CancellationToken,
 }
 
 impl Health {
-    /// Reports the readiness of this source from now on.
-    pub(crate) fn follow(&self, source: Arc<dyn StatusSource>) {
-        let _ = self.0.source.set(source);
+    pub(super) fn new(draining: CancellationToken) -> Self {
+        Self {
+            source: Arc::default(),
+            draining,
+        }
     }
 
-    /// Reports from now on that the server does not serve.
-    pub(crate) fn end(&self) {
-        self.0.has_ended.store(true, Relaxed);
+    /// Reports the readiness of this source from now on.
+    pub(crate) fn follow(&self, source: Arc<dyn StatusSource>) {
+        let _ = self.source.set(source);
     }
 
     /// Returns why the server is not ready.
     async fn reasons(&self) -> Vec<String> {
-        let mut reasons = match self.0.source.get() {
+        match self.source.get() {
             Some(source) => not_ready(&**source).await,
+            None if self.draining.is_cancelled() => vec!["shutting down".to_owned()],
             None => Vec::new(),
-        };
-        if self.0.has_ended.load(Relaxed) && reasons.is_empty() {
-            reasons.push("shutting down".to_owned());
         }
-        reasons
-    }
-}
-
-impl fmt::Debug for Health {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Health")
     }
 }
 

@@ -24,15 +24,11 @@ use crate::{
     },
 };
 
-/// What a relay answers to others.
-#[derive(Debug)]
-pub(crate) struct RelayPeers(pub(crate) StatsSource);
-
 /// Keys of one reply: 56 KiB.
 const MAX_KEYS: usize = 7_000;
 
 #[async_trait]
-impl PeerService for RelayPeers {
+impl PeerService for StatsSource {
     async fn answer(&self, call: Call) -> Answer {
         self.call(call)
             .await
@@ -40,23 +36,23 @@ impl PeerService for RelayPeers {
     }
 }
 
-impl RelayPeers {
+impl StatsSource {
     async fn call(&self, call: Call) -> Result<Answer> {
         match call {
             Call::Report(report) => self.report(report).await,
             Call::Queues(request) if request.order_by != proto::QueueOrder::Unspecified as i32 => {
-                ranked::own_page(&self.0.relay, &request).await
+                ranked::own_page(&self.relay, &request).await
             }
             Call::Queues(request) => Ok(Answer::Queues(self.page(&request).await?)),
             Call::Listeners(request) => Ok(Answer::Listeners(self.page(&request).await?)),
             Call::FlagWatchers(request) => Ok(Answer::FlagWatchers(self.page(&request).await?)),
             Call::Acknowledgements(request) => self.acks(&request),
             Call::Timers(request) => self.timers(request),
-            Call::NamedQueues(request) => ranked::own_named_page(&self.0.relay, &request),
-            Call::Stats(_) => Ok(Answer::Stats(self.0.own().await)),
+            Call::NamedQueues(request) => ranked::own_named_page(&self.relay, &request),
+            Call::Stats(_) => Ok(Answer::Stats(self.own().await)),
             Call::Explain(request) => {
                 let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
-                Ok(Answer::Explain(self.0.own_facts(&queue)))
+                Ok(Answer::Explain(self.own_facts(&queue)))
             }
         }
     }
@@ -64,25 +60,22 @@ impl RelayPeers {
     /// Takes a report of one of this relay's streams that reached another relay.
     async fn report(&self, report: proto::ReportRequest) -> Result<Answer> {
         let (subscription_id, report) = report_from_wire(report)?;
-        self.0.relay.report(&subscription_id, &report)?;
-        if report.counts_a_cause() {
-            self.0.relay.confirm_report().await?;
-        }
+        self.relay.report(&subscription_id, &report).await?;
         Ok(Answer::Done(Done {}))
     }
 
     async fn page<L: List>(&self, list: &L) -> Result<L::Response> {
-        own_page(list, &self.0.relay, &self.0.flags).await
+        own_page(list, &self.relay, &self.flags).await
     }
 
     fn timers(&self, request: TimersRequest) -> Result<Answer> {
-        self.0.relay.take_over_timers(&timers_from_wire(request)?)?;
+        self.relay.take_over_timers(&timers_from_wire(request)?)?;
         Ok(Answer::Done(Done {}))
     }
 
     fn acks(&self, request: &AcknowledgementsRequest) -> Result<Answer> {
         let max = usize::try_from(request.max_keys).unwrap_or(MAX_KEYS);
-        let known = self.0.flags.acks_of(request, max.min(MAX_KEYS))?;
+        let known = self.flags.acks_of(request, max.min(MAX_KEYS))?;
         Ok(Answer::Acknowledgements(known))
     }
 }

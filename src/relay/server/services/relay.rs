@@ -8,10 +8,11 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
+use tokio_util::sync::{ReusableBoxFuture, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
+    Services,
     unconfirmed::{Unconfirmed, refusal},
     wake::EncodedWake,
 };
@@ -23,10 +24,7 @@ use crate::{
         hub::StreamMessage,
         runtime::{MessageStream, Relay},
         server::{
-            access::{
-                Access,
-                requester::{Needs, Requester, StreamGuard},
-            },
+            access::requester::{Needs, Requester, StreamGuard},
             http2::{
                 activity::{Activity, check_accepts_streams},
                 server_limits::retry_later,
@@ -41,13 +39,6 @@ use crate::{
         subscribe_event_to_wire, subscribe_from_wire, to_status,
     },
 };
-
-#[derive(Debug)]
-pub(crate) struct RelayService {
-    pub(super) relay: Relay,
-    pub(super) draining: CancellationToken,
-    pub(super) access: Access,
-}
 
 /// Publishers leave a relay that is cut off at most this often.
 const LEAVES_AFTER: Duration = Duration::from_secs(10);
@@ -91,7 +82,7 @@ pub(crate) struct NotifyResponses {
 const CHECKED_EVERY: u32 = 64;
 
 #[async_trait]
-impl proto::relay_server::Relay for RelayService {
+impl proto::relay_server::Relay for Services {
     type NotifyStreamStream = NotifyResponses;
     type SubscribeStream = SubscribeResponses;
 
@@ -117,17 +108,13 @@ impl proto::relay_server::Relay for RelayService {
         let end = connection
             .as_ref()
             .map_or(&self.draining, |connection| &connection.ending_soon);
-        let confirmations = self.relay.confirmations();
-        let epoch = self.relay.epoch().into();
-        let unconfirmed =
-            |confirmations| Unconfirmed::new(self.relay.clock(), confirmations, epoch);
         Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
             guard: requester.guard(|| Needs::Some(Action::Notify)),
             unchecked: 0,
             requests: request.into_inner(),
             delayed: None,
-            unconfirmed: confirmations.map(unconfirmed),
+            unconfirmed: Unconfirmed::of(&self.relay),
             stopping: false,
             failure: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
@@ -158,9 +145,10 @@ impl proto::relay_server::Relay for RelayService {
         }
         let selectors = requester.take(Resource::Selectors, options.selectors.len())?;
         let pool = requester.cursor_pool();
+        let max_age = self.relay.config().stream_max_age;
         let messages = self
             .relay
-            .open_stream(pool, &options, EncodedWake::default())
+            .open_stream(pool, &options, max_age, EncodedWake::default())
             .map_err(retry_later)?;
         let guard = requester.guard(|| Needs::Queues(Action::Subscribe, options.selectors));
         Ok(Response::new(SubscribeResponses {
@@ -182,17 +170,13 @@ impl proto::relay_server::Relay for RelayService {
         if let Some(relay_id) = self.relay.other_owner(&subscription_id) {
             return self.forward(relay_id, &subscription_id, &report).await;
         }
-        self.relay
-            .report(&subscription_id, &report)
-            .map_err(retry_later)?;
-        if report.counts_a_cause() {
-            self.relay.confirm_report().await?;
-        }
+        let taken = self.relay.report(&subscription_id, &report).await;
+        taken.map_err(retry_later)?;
         Ok(Response::new(proto::ReportResponse {}))
     }
 }
 
-impl RelayService {
+impl Services {
     /// C13: passes a report on to the relay that has the stream.
     async fn forward(
         &self,

@@ -16,6 +16,7 @@ use self::{
     demand::{Assertions, Demand, QueueFacts},
     object::ScaledObject,
 };
+use super::Services;
 use crate::{
     base::{backoff::about, clock::Tick, fnv::fnv1a},
     error::Result,
@@ -23,10 +24,7 @@ use crate::{
         auth::{Action, Target},
         runtime::{Relay, ScaledQueue, SilentRelays},
         server::{
-            access::{
-                Access,
-                requester::{Needs, Requester, StreamGuard},
-            },
+            access::requester::{Needs, Requester, StreamGuard},
             http2::activity::{Activity, StreamShares, check_accepts_streams},
             lists::ranked::named_queues,
         },
@@ -41,12 +39,6 @@ use crate::{
         span_from_wire,
     },
 };
-
-pub(super) struct ScalerService {
-    pub(super) relay: Relay,
-    pub(super) max_age: Duration,
-    pub(super) access: Access,
-}
 
 /// The stream of one scaled object.
 struct ActiveStream {
@@ -130,7 +122,7 @@ fn facts(
     }
 }
 
-impl ScalerService {
+impl Services {
     /// Reads an object, and checks that its caller may be told of its queues.
     fn object<T>(
         &self,
@@ -153,7 +145,7 @@ impl ScalerService {
 }
 
 #[async_trait]
-impl ExternalScaler for ScalerService {
+impl ExternalScaler for Services {
     type StreamIsActiveStream = BoxStream<'static, Result<IsActiveResponse, Status>>;
 
     async fn is_active(
@@ -177,6 +169,7 @@ impl ExternalScaler for ScalerService {
         let selectors = object.queues.iter().cloned().map(Selector::from).collect();
         let known = object.queues.iter().map(|queue| relay.scaled_queue(queue));
         let known = known.collect::<Result<Vec<_>>>()?;
+        let max_age = about(relay.config().stream_max_age, &mut fastrand::Rng::new());
         let stream = ActiveStream {
             relay: self.relay.clone(),
             causes: known.iter().map(|queue| queue.watch()).collect(),
@@ -186,7 +179,7 @@ impl ExternalScaler for ScalerService {
             guard: requester.guard(|| Needs::Queues(Action::Subscribe, selectors)),
             _shares: shares,
             draining: Box::pin(async move { relay.drain_began().await }),
-            ends_at: Instant::now() + about(self.max_age, &mut fastrand::Rng::new()),
+            ends_at: Instant::now() + max_age,
         };
         let responses = futures_util::stream::unfold(stream, ActiveStream::next);
         Ok(Response::new(Box::pin(responses)))

@@ -224,7 +224,7 @@ struct Sum {
 
 /// Adds these fields.
 macro_rules! add {
-    ($sum:expr, $other:expr, [$($field:ident),+]) => {
+    ($sum:expr, $other:expr; $($field:ident)+) => {
         $($sum.$field = $sum.$field.saturating_add($other.$field);)+
     };
 }
@@ -248,23 +248,11 @@ impl Sum {
     }
 
     fn add_totals(&mut self, other: &proto::Totals) {
-        add!(
-            self.totals,
-            other,
-            [
-                notifications,
-                messages,
-                wakes,
-                wake_entries,
-                timed,
-                heartbeats
-            ]
-        );
-        add!(
-            self.totals,
-            other,
-            [catch_ups, sentinels, reassigned, refused]
-        );
+        add! {
+            self.totals, other;
+            notifications messages wakes wake_entries timed heartbeats
+            catch_ups sentinels reassigned refused
+        }
         add_buckets(&mut self.totals.wake_latency, other.wake_latency.as_ref());
         add_buckets(
             &mut self.totals.handler_latency,
@@ -275,18 +263,11 @@ impl Sum {
     fn add_levels(&mut self, other: &proto::Levels) {
         // A cluster's queues are known to each of its relays.
         self.levels.queues = self.levels.queues.max(other.queues);
-        add!(self.levels, other, [subscriptions, asleep, awake, polling]);
-        add!(
-            self.levels,
-            other,
-            [
-                active_dequeue_tasks,
-                connections,
-                flag_watchers,
-                timers,
-                unassigned
-            ]
-        );
+        add! {
+            self.levels, other;
+            subscriptions asleep awake polling active_dequeue_tasks
+            connections flag_watchers timers unassigned
+        }
     }
 }
 

@@ -6,16 +6,15 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
     task::{Context, Poll},
 };
 
 use tokio_util::sync::ReusableBoxFuture;
 
 use crate::{
-    base::clock::{Clock, Tick, Timer},
+    base::clock::{Tick, Timer},
     error::Error,
-    relay::runtime::{CONFIRMED_WITHIN, Confirmations},
+    relay::runtime::{CONFIRMED_WITHIN, Confirmations, Relay},
     wire::{error_to_wire, proto},
 };
 
@@ -25,7 +24,7 @@ pub(crate) struct Unconfirmed {
     /// The notifications of these answers.
     notifications: usize,
     confirmations: Confirmations,
-    epoch: Arc<str>,
+    epoch: String,
     timer: Timer,
     change: ReusableBoxFuture<'static, ()>,
     /// `change` waits for the state that was read last.
@@ -47,16 +46,17 @@ const MOST_ANSWERS: usize = 2_048;
 const MOST_NOTIFICATIONS: usize = 16_384;
 
 impl Unconfirmed {
-    pub(crate) fn new(clock: Clock, confirmations: Confirmations, epoch: Arc<str>) -> Self {
-        Self {
+    /// Returns `None` where publishers do not wait for confirmations.
+    pub(crate) fn of(relay: &Relay) -> Option<Self> {
+        Some(Self {
             answers: VecDeque::new(),
             notifications: 0,
-            confirmations,
-            epoch,
-            timer: Timer::new(clock),
+            confirmations: relay.confirmations()?,
+            epoch: relay.epoch().to_owned(),
+            timer: Timer::new(relay.clock()),
             change: ReusableBoxFuture::new(std::future::pending()),
             waits: false,
-        }
+        })
     }
 
     pub(crate) fn push(&mut self, answer: proto::NotifyResponse, position: Option<u64>) {
@@ -134,7 +134,7 @@ impl Unconfirmed {
         }
         answer.error = Some(error_to_wire(error));
         answer.counted = Some(proto::Counted {
-            epoch: self.epoch.to_string(),
+            epoch: self.epoch.clone(),
             position,
         });
         answer

@@ -190,7 +190,7 @@ fn a_new_member_of_a_pattern_takes_up_what_waits_for_one() {
             let first = join("first");
             take_sent(&hub, &first, START);
             if !hangs {
-                first.begin_send();
+                first.mailbox.begin_send();
             }
             notify(&hub, "orders");
             drain(&first, START);

@@ -206,7 +206,7 @@ fn a_member_that_does_not_read_has_the_others_woken_for_a_burst_until_the_queue_
         let mut fleet = Fleet::new(9);
         // The last one's stream never ends its send.
         let stuck = fleet.members.remove(&8).expect("the last");
-        stuck.begin_send();
+        stuck.mailbox.begin_send();
         fleet.put(messages);
         assert_eq!(fleet.woken().len(), 8);
         (0..8).for_each(|at| fleet.say(at, Drained, 1));

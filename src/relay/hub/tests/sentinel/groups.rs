@@ -80,7 +80,7 @@ fn the_check_of_a_member_that_leaves_goes_to_the_next_at_once() {
 #[test]
 fn a_member_whose_stream_is_busy_gets_its_check_when_it_has_sent() {
     let guarded = Guarded::beside_a_drained_group();
-    guarded.all[0].begin_send();
+    guarded.all[0].mailbox.begin_send();
     guarded.hub.fire(at(67));
     assert_eq!(drain(&guarded.all[0], at(67)), []);
     assert_eq!(by(&guarded.asked(67, 69)), [0]);
