@@ -155,7 +155,11 @@ impl Attempts {
             self.uncount(&message.id);
             return Disposition::ReleaseUncounted(None);
         }
-        self.on_failed(message, 0, Verdict::Rejected)
+        if self.limits.poisons {
+            Disposition::Poison
+        } else {
+            Disposition::Retry(None)
+        }
     }
 
     /// Returns whether a message may crash each process that handles it: it has very many gets, it

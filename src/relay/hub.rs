@@ -16,7 +16,8 @@
 //! an inbox is taken, or its waiting queues. A pattern's check is taken under the index, and takes the
 //! timers and the node's list. A shard of the map is held while its ordered index is written. A notification
 //! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. The entry of a
-//! queue that an operator watches, and an inbox, are held while the log of decisions is taken.
+//! queue that an operator watches, and an inbox, are held while the log of decisions is taken, and an inbox
+//! while its part of the load is counted.
 
 mod cluster;
 mod config;

@@ -189,10 +189,10 @@ fn at_least_one(field: &str, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks a number of items or bytes.
+/// Checks a length in items or bytes.
 fn at_most(field: &str, count: usize, limit: usize) -> Result<()> {
     if count > limit {
-        let rule = format_args!("must have at most {limit}, but has {count}");
+        let rule = format_args!("must have a length of at most {limit}, not {count}");
         return Err(Error::invalid(field, rule));
     }
     Ok(())

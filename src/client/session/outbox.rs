@@ -14,27 +14,17 @@ use crate::{
 };
 
 /// The queue of unsent entries.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outbox {
     entries: VecDeque<Entry>,
-    /// The position of the first entry. An entry keeps its position while others are taken or put
-    /// back.
+    /// The position of the first entry; it wraps. An entry keeps its position while others are taken or
+    /// put back.
     first: u64,
     /// Position of each key's entry.
     index: HashMap<EntryKey, u64>,
 }
 
 impl Outbox {
-    pub(super) fn new() -> Self {
-        // Far from both ends of the range, as entries are added and removed at both ends.
-        let first = 1 << 63;
-        Self {
-            entries: VecDeque::new(),
-            first,
-            index: HashMap::new(),
-        }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -71,7 +61,7 @@ impl Outbox {
         let Some(entry) = self.merge(entry) else {
             return;
         };
-        let position = self.first + self.entries.len() as u64;
+        let position = self.first.wrapping_add(self.entries.len() as u64);
         self.index.insert(entry.key.clone(), position);
         self.entries.push_back(entry);
     }
@@ -81,7 +71,7 @@ impl Outbox {
         let Some(entry) = self.merge(entry) else {
             return;
         };
-        self.first -= 1;
+        self.first = self.first.wrapping_sub(1);
         self.index.insert(entry.key.clone(), self.first);
         self.entries.push_front(entry);
     }
@@ -89,7 +79,8 @@ impl Outbox {
     /// Merges an entry into the queued one with its key, if there is one.
     pub(super) fn merge(&mut self, entry: Entry) -> Option<Entry> {
         let position = self.index.get(&entry.key);
-        match position.and_then(|position| usize::try_from(position - self.first).ok()) {
+        match position.and_then(|position| usize::try_from(position.wrapping_sub(self.first)).ok())
+        {
             Some(at) => self.entries[at].merge(entry),
             None => return Some(entry),
         }
@@ -103,7 +94,7 @@ impl Outbox {
 
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
-        self.first += 1;
+        self.first = self.first.wrapping_add(1);
         self.index.remove(&entry.key);
         Some(entry)
     }
@@ -142,10 +133,7 @@ impl Entry {
             kept.published_at = new.published_at;
             kept.traceparent = new.traceparent;
         }
-        // The keys are the same, so the relays are.
-        for (kept, new) in self.counted.iter_mut().zip(other.counted) {
-            kept.position = kept.position.max(new.position);
-        }
+        merge_counted(&mut self.counted, &other.counted);
         self.waiters.extend(other.waiters);
     }
 
@@ -172,5 +160,12 @@ impl Entry {
             delay,
             ..self.notification.clone()
         }
+    }
+}
+
+/// Merges what relays have counted of two entries: the same relays, as their keys or the request say.
+pub(super) fn merge_counted(kept: &mut [Counted], new: &[Counted]) {
+    for (kept, new) in kept.iter_mut().zip(new) {
+        kept.position = kept.position.max(new.position);
     }
 }

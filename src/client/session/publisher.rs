@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    outbox::{Entry, EntryKey, Outbox},
+    outbox::{Entry, EntryKey, Outbox, merge_counted},
     reconnect::is_final,
     retries::Retries,
     waiters::{Completion, WaiterId, Waiters},
@@ -92,7 +92,7 @@ const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
 impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
         Self {
-            pending: Outbox::new(),
+            pending: Outbox::default(),
             retries: Retries::new(),
             batch: config.batch.clamp(1, Limits::EVENTS),
             config,
@@ -171,23 +171,12 @@ impl PublisherSession {
     /// C8: returns what relays have counted of the newest request.
     pub(crate) fn counted(&self) -> Vec<Counted> {
         let newest = self.in_flight.back();
+        // Entries with other relays are in another request.
         let mut entries = newest.into_iter().flat_map(|newest| &newest.entries);
         let Some(mut all) = entries.next().map(|first| first.counted.clone()) else {
             return Vec::new();
         };
-        for entry in entries {
-            let of = |epoch: &str| entry.counted.iter().find(|other| *other.epoch == *epoch);
-            all.retain_mut(|counted| match of(&counted.epoch) {
-                Some(other) => {
-                    counted.position = counted.position.max(other.position);
-                    true
-                }
-                None => false,
-            });
-            if all.is_empty() {
-                break;
-            }
-        }
+        entries.for_each(|entry| merge_counted(&mut all, &entry.counted));
         all
     }
 
@@ -431,9 +420,7 @@ impl PublisherSession {
             true => &mut self.retries.entries,
             false => &mut self.pending,
         };
-        for entry in entries {
-            outbox.push(entry);
-        }
+        entries.into_iter().for_each(|entry| outbox.push(entry));
     }
 
     /// Reports that the relay has no room for an entry, and keeps it if the limit has room.

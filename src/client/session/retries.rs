@@ -32,7 +32,7 @@ const MAX_RETRY: Duration = Duration::from_secs(15);
 impl Retries {
     pub(super) fn new() -> Self {
         Self {
-            entries: Outbox::new(),
+            entries: Outbox::default(),
             due: 0,
             next_round: Tick::default(),
             began: false,

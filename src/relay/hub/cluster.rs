@@ -9,7 +9,7 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     coordinator::Coordinator,
@@ -18,10 +18,10 @@ use super::{
     fanout::UpdateBatch,
     mailbox::WakeBatch,
     queue::{QueueEntry, QueueState},
-    sync::{Ordering, lock},
+    sync::Ordering,
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, fault::planted},
     types::{
         GroupName, QueueAddress, WakeReason,
         cluster::{ClusterLimits, FrameEntry},
@@ -34,24 +34,24 @@ impl Hub {
     pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], in_full: bool, now: Tick) {
         let mut batch = UpdateBatch::default();
         for checked in entries.iter().filter(|entry| entry.checked) {
-            if let Some(entry) = self.entries.get(&checked.queue) {
-                entry.lock().checked_by_peer(now);
+            let entry = self.entries.get(&checked.queue);
+            let mut state = entry.as_ref().map(|entry| entry.lock());
+            let coordinator = state.as_mut().and_then(|state| state.coordinator.as_mut());
+            if let Some(sentinel) = coordinator.and_then(|one| one.sentinel.as_mut())
+                && !planted!(LinkCheckIgnored)
+            {
+                sentinel.checked_by_peer(now);
             }
         }
         let causes = entries.iter().filter(|entry| entry.causes > 0);
-        let mut room = None;
+        let mut are_made = self.is_short_of_memory();
         for increment in causes.clone() {
             let address = &increment.queue;
-            let entry = self.entries.get(address).or_else(|| {
-                let queues = causes.clone().map(|entry| &entry.queue);
-                let room = room.get_or_insert_with(|| self.room_for_peer(queues, now));
-                let Some(left) = room.checked_sub(1) else {
-                    // It may have been made meanwhile.
-                    return self.entries.get(address);
-                };
-                *room = left;
-                Some(self.make_entry(address, now))
-            });
+            let mut entry = self.entries.get(address);
+            if entry.is_none() && !std::mem::replace(&mut are_made, true) {
+                self.make_queues_of_peer(causes.clone().map(|entry| &entry.queue), now);
+                entry = self.entries.get(address);
+            }
             match entry {
                 Some(entry) => self.update(entry, false, now, &mut batch, |state| {
                     state.count_peer(increment, in_full, now);
@@ -66,27 +66,13 @@ impl Hub {
         }
     }
 
-    /// Returns for how many of a frame's queues that are not known there is room. Frames may fill three
-    /// quarters of the table: the rest is for this relay's own clients. Idle queues give way.
-    fn room_for_peer<'a>(
-        &self,
-        queues: impl Iterator<Item = &'a QueueAddress>,
-        now: Tick,
-    ) -> usize {
-        if self.is_short_of_memory() {
-            return 0;
-        }
-        let queues: HashSet<_> = queues.collect();
-        let is_new = |queue: &&&QueueAddress| self.entries.get(queue).is_none();
-        let new = queues.iter().filter(is_new).count();
-        let mut eviction = lock(&self.eviction);
-        let most = self.shared.config.max_queues - self.shared.config.max_queues / 4;
-        let excess = (self.entries.len() + new).saturating_sub(most);
-        let missing = match excess {
-            0 => 0,
-            _ => self.evict(&mut eviction, excess.min(new), &queues, now),
-        };
-        new - missing
+    /// Makes the entries of a frame's queues. Frames may fill three quarters of the table: the rest is for
+    /// this relay's own clients. Idle queues give way.
+    fn make_queues_of_peer<'a>(&self, queues: impl Iterator<Item = &'a QueueAddress>, now: Tick) {
+        let queues: Vec<_> = queues.collect();
+        let limit = self.shared.config.max_queues;
+        let most = (limit - limit / 4).max(self.entries.len());
+        self.make_missing(&queues, most, || queues.iter().copied().collect(), now);
     }
 
     /// There is no room for the queue's entry: its patterns are checked under their own names.
@@ -112,7 +98,11 @@ impl QueueState {
         if let Some(coordinator) = &mut self.coordinator
             && !in_full
         {
-            coordinator.skip_served(&increment.served_groups, &counters);
+            // Members of the other relay serve these causes.
+            let served = &increment.served_groups;
+            let groups = coordinator.groups_mut();
+            let served = groups.filter(|group| served.contains(&group.name));
+            served.for_each(|group| group.skip(&counters));
         }
         if increment.notifications > 0 {
             self.notified = self.counters.sequence;
@@ -122,12 +112,6 @@ impl QueueState {
         }
         self.active_at = now;
     }
-
-    /// Counts one cause without sums. It does not postpone forgetting: a connection that is often
-    /// interrupted would otherwise keep all queues.
-    pub(super) fn count_resync(&mut self) {
-        self.count_announced(&Counters::starting_at(1));
-    }
 }
 
 /// A check that waited longer than this for a frame is not announced.
@@ -136,14 +120,6 @@ const CHECK_VALID_FOR: Duration = Duration::from_secs(1);
 const CHECKS_PER_INTERVAL: u32 = 4;
 
 impl Coordinator {
-    /// C7: each group, with or without members, must check the queue.
-    pub(super) fn request_checks(&mut self, now: Tick) {
-        for group in self.groups_mut() {
-            group.request_check_round(now);
-        }
-        self.needs_reconcile = true;
-    }
-
     /// Returns the groups whose idle members took all causes since the last call.
     pub(super) fn take_served_groups(&mut self, head: &Counters) -> Vec<GroupName> {
         let mut served = Vec::new();
@@ -154,23 +130,16 @@ impl Coordinator {
         }
         served
     }
-
-    /// Members of another relay serve these causes.
-    pub(super) fn skip_served(&mut self, served: &[GroupName], increment: &Counters) {
-        for group in self.groups_mut() {
-            if served.contains(&group.name) {
-                group.skip(increment);
-            }
-        }
-    }
 }
 
 impl QueueState {
     /// Counts a cause for the other relays, where a group here does not finish its work (C11).
     /// Returns whether it did.
     pub(super) fn count_passed_on(&mut self, now: Tick) -> bool {
-        let passed_on = std::mem::take(&mut self.passed_on);
+        let coordinator = self.coordinator.as_mut();
+        let passed_on = coordinator.is_some_and(|one| one.take_passed_on());
         if passed_on {
+            self.drop_unused_coordinator();
             self.counters.sequence += 1;
             self.note_timed();
             self.active_at = now;
@@ -195,13 +164,6 @@ impl QueueState {
             announced.checked_from = now + interval / CHECKS_PER_INTERVAL;
         }
         fresh
-    }
-
-    /// A listener of another relay has checked the queue: the sentinel's interval restarts.
-    pub(super) fn checked_by_peer(&mut self, now: Tick) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.checked_by_peer(now);
-        }
     }
 }
 

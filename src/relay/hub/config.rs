@@ -1,9 +1,6 @@
 //! The settings of a hub, and what the hub and its queues share.
 
-use std::{
-    sync::{Arc, atomic::AtomicU64 as PlainU64},
-    time::Duration,
-};
+use std::{sync::atomic::AtomicU64 as PlainU64, time::Duration};
 
 use super::{
     counters::Epoch,
@@ -61,7 +58,7 @@ pub(crate) struct Shared {
     /// The groups of all queues.
     pub(super) groups: AtomicU64,
     /// The messages of all groups that no member has taken yet.
-    pub(super) unassigned: Arc<PlainU64>,
+    pub(super) unassigned: PlainU64,
     /// The decisions about the queues that an operator watches.
     pub(super) decisions: DecisionLog,
 }
@@ -99,7 +96,7 @@ impl Shared {
             patterns: Patterns::new(config.seed),
             cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
             groups: AtomicU64::new(0),
-            unassigned: Arc::default(),
+            unassigned: PlainU64::default(),
             decisions: DecisionLog::default(),
             config,
         }

@@ -3,11 +3,9 @@
 //! Every entry point ends with the marks set and the wakers woken. Deferred work waits in the fan-out
 //! and in the timers.
 
-#[cfg(feature = "keda")]
-use std::sync::OnceLock;
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Arc, atomic::AtomicU64 as Count},
+    collections::{HashSet, VecDeque},
+    sync::{Arc, OnceLock, atomic::AtomicU64 as Count},
 };
 
 use super::{
@@ -15,7 +13,6 @@ use super::{
     config::{HubConfig, Shared},
     fanout::{Fanout, UpdateBatch},
     forgetting::Eviction,
-    inbox::DetachedCursors,
     increments::IncrementList,
     load::{Load, LoadStats},
     lost::LostListeners,
@@ -28,12 +25,10 @@ use super::{
     sync::{AtomicU64, Mutex, Ordering, lock},
     timers::TimerOrder,
 };
-#[cfg(feature = "keda")]
-use crate::types::QueueAddress;
 use crate::{
     base::{clock::Tick, text::opaque_debug},
     error::Result,
-    types::{Accepted, Notification},
+    types::{Accepted, Notification, QueueAddress},
 };
 
 /// Queues, subscriptions and timers of one relay.
@@ -58,7 +53,7 @@ pub(crate) struct Hub {
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
     pub(super) unserved: UnservedQueues,
-    pub(super) lost: LostListeners,
+    pub(super) lost: Mutex<LostListeners>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(crate) fanout: Arc<Fanout>,
     /// Cursors that closed subscriptions left, to be detached.
@@ -69,12 +64,10 @@ pub(crate) struct Hub {
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
     pub(super) activity: Activity,
-    #[cfg(feature = "keda")]
     pub(super) cause_watch: OnceLock<CauseWatch>,
 }
 
 /// Is told of a queue after each cause that was counted, under no lock.
-#[cfg(feature = "keda")]
 pub(crate) type CauseWatch = Box<dyn Fn(&QueueAddress) + Send + Sync>;
 
 /// Totals since the start, and present sizes.
@@ -118,17 +111,9 @@ pub(super) struct HubMetrics {
 /// Queue entries whose timers fire in one call: about a millisecond of work.
 const TIMERS_PER_STEP: usize = 256;
 
-/// The cursors of a closed subscription, to be detached.
-pub(super) struct Detaching {
-    pub(super) subscription: Arc<Subscription>,
-    pub(super) cursors: DetachedCursors,
-    /// The queues that it had something to send of.
-    pub(super) due: VecDeque<Arc<QueueEntry>>,
-    pub(super) reports: bool,
-    pub(super) closed_at: Tick,
-}
+/// A closed subscription with cursors to be detached, and when it was closed.
+pub(super) type Detaching = (Arc<Subscription>, Tick);
 
-/// The closed subscriptions with cursors to be detached.
 #[derive(Default)]
 pub(super) struct DetachingList {
     waiting: VecDeque<Detaching>,
@@ -143,7 +128,7 @@ impl DetachingList {
         taken
     }
 
-    /// Ends the work on one; `rest` has its remaining cursors. Returns whether any waits.
+    /// Ends the work on one; `rest` is the same where it has more cursors. Returns whether any waits.
     pub(super) fn put_back(&mut self, rest: Option<Detaching>) -> bool {
         self.at_work -= 1;
         self.waiting.extend(rest);
@@ -169,7 +154,7 @@ impl Hub {
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),
             unserved: UnservedQueues::default(),
-            lost: LostListeners::default(),
+            lost: Mutex::default(),
             subscriptions: Mutex::default(),
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
@@ -178,7 +163,6 @@ impl Hub {
             metrics: HubMetrics::default(),
             load: Load::default(),
             activity: Activity::default(),
-            #[cfg(feature = "keda")]
             cause_watch: OnceLock::new(),
             shared: Arc::new(Shared::new(config)),
         }
@@ -255,16 +239,16 @@ impl Hub {
         }
         let own = || notifications.iter().map(|one| &one.queue).collect();
         let refused = match missing.is_empty() {
-            true => HashMap::new(),
-            false => self.make_missing(&missing, own, now),
+            true => HashSet::new(),
+            false => self.make_missing(&missing, self.most_queues(), own, now),
         };
         let entries = entries.into_iter().zip(notifications);
         let made = entries.map(|(entry, notification)| {
             let queue = &notification.queue;
-            match (entry?, refused.get(queue)) {
-                (Some(entry), _) => Ok(entry),
-                (None, Some(error)) => Err(error.clone()),
-                (None, None) => Ok(self.make_entry(queue, now)),
+            match entry? {
+                Some(entry) => Ok(entry),
+                None if refused.contains(queue) => Err(self.no_room(queue, now)),
+                None => Ok(self.make_entry(queue, now)),
             }
         });
         made.collect()
@@ -296,6 +280,20 @@ impl Hub {
         all.map(|one| Ok(one.unwrap_or_default())).collect()
     }
 
+    /// Sets what is told of each cause, unless it is set already. Who then reads a queue's figures sees
+    /// a cause there, or is told of it: both hold the lock of its entry.
+    #[cfg(feature = "keda")]
+    pub(crate) fn watch_causes(&self, watch: impl FnOnce() -> CauseWatch) {
+        self.cause_watch.get_or_init(watch);
+    }
+
+    /// Tells the watch of a cause. No lock may be held.
+    pub(super) fn tell_cause(&self, queue: &QueueAddress) {
+        if let Some(watch) = self.cause_watch.get() {
+            watch(queue);
+        }
+    }
+
     /// Returns whether the fan-out has walks to do, or cursors to detach, which may count causes.
     pub(crate) fn has_deferred_work(&self) -> bool {
         !self.fanout.is_empty() || lock(&self.detaching).has_work()
@@ -310,7 +308,7 @@ impl Hub {
                 break;
             };
             self.update(entry, true, now, &mut batch, |state| {
-                let fired = state.count_due(now);
+                let fired = self.change_timers(state, |state| state.count_due(now));
                 self.metrics.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
             });
@@ -375,8 +373,10 @@ opaque_debug!(Hub: stats());
 impl Drop for Hub {
     fn drop(&mut self) {
         // Entries and subscriptions hold each other.
-        for subscription in lock(&self.subscriptions).values() {
-            drop(subscription.lock().close());
+        let closed = std::mem::take(&mut lock(&self.detaching).waiting);
+        let closed = closed.iter().map(|(subscription, _)| subscription);
+        for subscription in lock(&self.subscriptions).values().chain(closed) {
+            drop(subscription.lock().take_cursors(usize::MAX));
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Fanout {
     pub(super) added: Count,
 }
 
-/// A walk that has not begun.
+/// A walk that waits.
 pub(super) struct DueWalk {
     pub(super) entry: Arc<QueueEntry>,
     /// When the first event of the walk was accepted; the default: it has none.
@@ -41,12 +41,9 @@ pub(crate) struct Walk {
     due: DueWalk,
     fanout: Arc<Fanout>,
     place: WalkPlace,
-    /// Set when it begins: the position after which it owes events, and the nodes that it visits.
-    #[expect(
-        clippy::option_option,
-        reason = "a walk may have members to choose only"
-    )]
-    events: Option<Option<(Counters, Vec<Arc<PatternNode>>)>>,
+    /// The position after which it owes events, and the nodes that it visits; `None` where it has members
+    /// to choose only.
+    events: Option<(Counters, Vec<Arc<PatternNode>>)>,
     ended: bool,
 }
 
@@ -83,13 +80,14 @@ impl Fanout {
         lock(&self.due).len()
     }
 
+    /// Begins the next walk.
     pub(crate) fn pop(self: &Arc<Self>) -> Option<Walk> {
         let due = lock(&self.due).pop_front()?;
         Some(Walk {
+            events: due.entry.begin_walk(),
             due,
             fanout: Arc::clone(self),
             place: WalkPlace::default(),
-            events: None,
             ended: false,
         })
     }
@@ -104,8 +102,7 @@ impl Walk {
         // The newest notification's time would hide how long the first one has waited for the walk.
         batch.accepted_at = self.due.accepted_at;
         let entry = &self.due.entry;
-        let events = self.events.get_or_insert_with(|| entry.begin_walk());
-        if let Some(place) = entry.walk(self.place, events.as_ref(), batch) {
+        if let Some(place) = entry.walk(self.place, self.events.as_ref(), batch) {
             self.place = place;
             return true;
         }

@@ -28,23 +28,18 @@ pub(super) mod members;
 pub(super) mod redelivery;
 mod serving;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     config::Shared,
-    counters::{Counters, Delta},
+    counters::{Counters, Delta, QueueHead},
     mailbox::SubscriptionId,
     members::{Assignment, Member, Members},
     pattern::PatternNode,
     queue::QueueEntry,
     redelivery::Redelivery,
     subscription::Subscription,
+    sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -57,7 +52,7 @@ pub(super) struct Group {
     /// All work up to this position was assigned.
     position: Counters,
     /// Messages without a member: no stream was ready, or a check found more of them.
-    unassigned: Unassigned,
+    unassigned: u64,
     /// A check found some of the unassigned messages: members that were notified of this sequence
     /// may be woken again for them.
     found_by_check: bool,
@@ -77,8 +72,6 @@ pub(super) struct Group {
     /// Work of streams that ended before they took it.
     returned: Delta,
     redelivery: Redelivery,
-    /// At least one member got a wake-up.
-    used: bool,
     pub(super) members: Members,
     /// The member that the sentinel asked last.
     checker: Option<SubscriptionId>,
@@ -89,13 +82,8 @@ pub(super) struct Group {
     /// The queue is in the lists of those that wait for a member.
     listed: bool,
     timeout: Duration,
-    lease: Duration,
-}
-
-/// A group's messages without a member, and its share of the number for all groups.
-struct Unassigned {
-    messages: u64,
-    of_all: Arc<AtomicU64>,
+    /// Has the numbers of all groups and of their unassigned messages, to which it adds its own.
+    shared: Arc<Shared>,
 }
 
 /// A member's report on the queue.
@@ -111,60 +99,47 @@ pub(super) struct MemberReport {
     pub(super) polled: bool,
 }
 
-impl Unassigned {
-    fn set(&mut self, messages: u64) {
-        let before = std::mem::replace(&mut self.messages, messages);
-        if messages != before {
-            // Wraps below zero, as the sum of all shares does not.
-            let change = messages.wrapping_sub(before);
-            self.of_all.fetch_add(change, Relaxed);
-        }
-    }
-}
-
-impl Drop for Unassigned {
+impl Drop for Group {
     fn drop(&mut self) {
-        self.set(0);
+        self.shared.groups.fetch_sub(1, Ordering::Relaxed);
+        let of_all = &self.shared.unassigned;
+        of_all.fetch_sub(self.unassigned, Ordering::Relaxed);
     }
 }
 
 impl Group {
-    /// Makes a group that has been given all work up to `position`. Where that is unannounced, the other
+    /// Makes a group that has been given all work up to the head. Where that has increments, the other
     /// relays do not know of causes before it, and nothing of them was given to its members here.
-    fn new(name: GroupName, position: Counters, is_unannounced: bool, shared: &Shared) -> Self {
+    fn new(name: GroupName, head: &QueueHead, shared: &Arc<Shared>) -> Self {
+        shared.groups.fetch_add(1, Ordering::Relaxed);
         Self {
             name,
-            position,
-            owed_up_to: position.sequence,
-            unserved: is_unannounced,
+            position: head.counters,
+            owed_up_to: head.counters.sequence,
+            unserved: head.has_increments,
             announced_as_served: false,
             passed_on: false,
-            unassigned: Unassigned {
-                messages: 0,
-                of_all: Arc::clone(&shared.unassigned),
-            },
+            unassigned: 0,
             found_by_check: false,
             requested: None,
             check_requested: false,
             returned: Delta::default(),
             redelivery: Redelivery::default(),
-            used: false,
             members: Members::default(),
             checker: None,
             left_at: None,
             unchecked: false,
             listed: false,
             timeout: shared.config.claim_timeout,
-            lease: shared.config.busy_lease,
+            shared: Arc::clone(shared),
         }
     }
 
     /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing
     /// is pending.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
-        let pending = self.requested.is_some()
-            || self.unassigned.messages > 0
-            || self.redelivery.due() != Tick::NEVER;
+        let pending =
+            self.requested.is_some() || self.unassigned > 0 || self.redelivery.due() != Tick::NEVER;
         let behind = self.position.sequence < head.sequence;
         !pending && !behind && self.members.is_idle()
     }
@@ -189,7 +164,10 @@ impl Group {
         let ends = self.members.is_empty() && self.left_at.is_none();
         if ends {
             self.left_at = Some(now);
-            self.pass_on_at_end();
+            // Work that it did not finish is requested of a member of another relay.
+            let is_pending =
+                self.requested.is_some() || self.unassigned > 0 || self.redelivery.is_open();
+            self.pass_on(is_pending);
         }
         ends
     }
@@ -201,11 +179,14 @@ impl Group {
         }
     }
 
-    /// Returns whether a member that is known has no state that is needed.
+    /// Returns whether a member has no state that is needed.
     pub(super) fn is_settled(&self, id: SubscriptionId) -> bool {
         let (round, is_open) = (self.redelivery.round, self.redelivery.is_open());
-        let is_tried = |member: &Member| is_open && member.tried_in_round == round;
-        self.members.is_settled(id) && !self.members.get(id).is_some_and(is_tried)
+        self.members.get(id).is_none_or(|one| {
+            let is_free = one.capacity == one.subscription.mailbox.capacity;
+            let is_tried = is_open && one.tried_in_round == round;
+            one.assignment.is_none() && one.lease.is_none() && is_free && !is_tried
+        })
     }
 
     /// Sets the nodes of its patterns that match the queue; returns whether there are others than before.
@@ -222,7 +203,12 @@ impl Group {
             let ended = before.filter(|node| !stays(node));
             ended.for_each(|node| node.remove_waiting(entry));
         }
-        let is_changed = self.members.set_nodes(nodes);
+        let before = &self.members.all.nodes;
+        let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
+        let is_changed = before.len() != nodes.len() || !before.iter().zip(&nodes).all(is_same);
+        if is_changed {
+            (self.members.all.nodes, self.members.all_known_at) = (nodes, None);
+        }
         self.note_joined();
         is_changed
     }
@@ -245,11 +231,10 @@ impl Group {
         let Some(assignment) = self.forget(id) else {
             return;
         };
-        let untaken = assignment.is_some();
-        if let Some(assignment) = assignment {
-            self.returned.add(&assignment.delta);
+        if let Some(untaken) = &assignment {
+            self.returned.add(&untaken.delta);
         }
-        if untaken || busy {
+        if assignment.is_some() || busy {
             self.reassign(now);
         }
     }
@@ -295,7 +280,8 @@ impl Group {
     /// all of them poll, or where work waits for a stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
         let waits = head.sequence > self.position.sequence;
-        self.check_requested = !waits && self.members.any_can_check(now);
+        let can_check = |one: &Subscription| one.mailbox.can_check(now);
+        self.check_requested = !waits && self.members.all.next_after(None, &can_check).is_some();
         self.check_requested
     }
 
@@ -371,7 +357,7 @@ impl Group {
         let is_done = is_drained && member.notified_up_to <= Some(report.sequence);
         match report.state {
             ReportState::Busy => {
-                let lease = Some(now + self.lease);
+                let lease = Some(now + self.shared.config.busy_lease);
                 self.members.set_busy(id, true, lease);
             }
             ReportState::Drained if is_done => self.members.set_busy(id, false, None),
@@ -383,7 +369,8 @@ impl Group {
         if report.polled {
             self.redelivery
                 .report(report.sequence, asked, self.owed_up_to, now, self.timeout);
-            self.note_covered();
+            // It may have covered the open claim. A member that is busy may still hang (R14).
+            self.announced_as_served &= self.is_unfinished();
             if is_drained && report.sequence >= self.owed_up_to {
                 self.set_unassigned(0);
             }
@@ -391,7 +378,7 @@ impl Group {
         if self.checker == Some(id) {
             self.checker = None;
             if report.state == ReportState::Busy && report.depth > capacity {
-                self.set_unassigned(self.unassigned.messages.saturating_add(report.depth));
+                self.set_unassigned(self.unassigned.saturating_add(report.depth));
                 self.found_by_check = true;
                 // Each other member may be asked in this round.
                 let due = now + self.timeout;

@@ -131,9 +131,8 @@ impl PatternNode {
         let from = number.map_or(Bound::Unbounded, Bound::Excluded);
         let waiting = lock(&self.waiting);
         let some = waiting.range((from, Bound::Unbounded));
-        some.filter_map(|(_, entry)| entry.upgrade())
-            .take(count)
-            .collect()
+        let some = some.filter_map(|(_, entry)| entry.upgrade());
+        some.take(count).collect()
     }
 
     /// Returns whether a member has visited the queues that were known when the node was made.
@@ -276,13 +275,9 @@ struct PatternIndex {
     made: u64,
 }
 
-/// Values by one part of a selector.
+/// Values by one part of a selector: those of names, and by the length of the prefix those of prefixes.
 #[derive(Default)]
-struct Parts<T> {
-    exact: HashMap<Box<str>, T>,
-    /// Those of prefixes, by the length of the prefix.
-    beginnings: BTreeMap<usize, HashMap<Box<str>, T>>,
-}
+struct Parts<T>(BTreeMap<Option<usize>, HashMap<Box<str>, T>>);
 
 impl PatternIndex {
     fn get_or_make(
@@ -325,7 +320,7 @@ impl PatternIndex {
         if nodes.is_empty() {
             queues.remove(queue);
         }
-        if queues.is_empty() {
+        if queues.0.is_empty() {
             self.parts.remove(account);
         }
         let key = (node.selector.clone(), node.group.clone());
@@ -349,43 +344,41 @@ impl PatternIndex {
 
 impl<T: Default> Parts<T> {
     fn entry(&mut self, part: &str) -> &mut T {
-        let Some(beginning) = part.strip_suffix('*') else {
-            return self.exact.entry(part.into()).or_default();
-        };
-        let table = self.beginnings.entry(beginning.len()).or_default();
-        table.entry(beginning.into()).or_default()
+        let (length, text) = table_of(part);
+        let table = self.0.entry(length).or_default();
+        table.entry(text.into()).or_default()
     }
 
     fn get(&self, part: &str) -> Option<&T> {
-        match part.strip_suffix('*') {
-            Some(beginning) => self.beginnings.get(&beginning.len())?.get(beginning),
-            None => self.exact.get(part),
-        }
+        let (length, text) = table_of(part);
+        self.0.get(&length)?.get(text)
     }
 
     fn remove(&mut self, part: &str) {
-        let Some(beginning) = part.strip_suffix('*') else {
-            self.exact.remove(part);
-            return;
-        };
-        if let Some(table) = self.beginnings.get_mut(&beginning.len()) {
-            table.remove(beginning);
+        let (length, text) = table_of(part);
+        if let Some(table) = self.0.get_mut(&length) {
+            table.remove(text);
             if table.is_empty() {
-                self.beginnings.remove(&beginning.len());
+                self.0.remove(&length);
             }
         }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.beginnings.is_empty()
     }
 
     /// Returns the values of this name and of its prefixes.
     fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
         // Names are ASCII, so every length is a boundary of characters.
-        let tables = self.beginnings.iter();
-        let found = tables.map_while(|(length, table)| Some(table.get(name.get(..*length)?)));
-        let by_beginning = found.flatten();
-        self.exact.get(name).into_iter().chain(by_beginning)
+        let found = self.0.iter().map_while(move |(length, table)| {
+            let text = length.map_or(Some(name), |length| name.get(..length))?;
+            Some(table.get(text))
+        });
+        found.flatten()
+    }
+}
+
+/// Returns the table of a selector's part, and its key there.
+fn table_of(part: &str) -> (Option<usize>, &str) {
+    match part.strip_suffix('*') {
+        Some(beginning) => (Some(beginning.len()), beginning),
+        None => (None, part),
     }
 }

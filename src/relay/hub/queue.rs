@@ -60,6 +60,7 @@ pub(crate) struct QueueEntry {
 }
 
 /// The part of an entry that its lock guards.
+#[derive(Default)]
 pub(super) struct QueueState {
     /// Forgotten: removed from the map, or about to be.
     pub(super) is_dead: bool,
@@ -96,7 +97,10 @@ pub(super) struct QueueState {
     pub(super) held: u32,
     /// The newest wake-up entry's encoding.
     pub(super) encoded: EncodingCache,
-    pub(super) bits: EntryBits,
+    /// The queue is in the list of those that were notified without a listener.
+    pub(super) is_unserved: bool,
+    /// An operator watches the decisions about the queue.
+    pub(super) is_noted: bool,
     /// The fan-out has a walk to do, which owes the events after this position, if there is one.
     walk_pending: bool,
     walk_from: Option<Box<Counters>>,
@@ -106,8 +110,6 @@ pub(super) struct QueueState {
     walks: u8,
     /// The queue has had a group, so new work is assigned to members.
     pub(super) grouped: bool,
-    /// C11: a group's work must be passed on to the other relays.
-    pub(super) passed_on: bool,
     pub(super) timers: QueueTimers,
     pub(super) coordinator: Option<Box<Coordinator>>,
     /// Its time in the hub's order of timers; [`Tick::NEVER`]: it is not in there.
@@ -116,38 +118,12 @@ pub(super) struct QueueState {
     pub(super) announced: Option<Box<Announced>>,
 }
 
-/// Rare facts of an entry, a bit each: one more byte would take 16 for every queue.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct EntryBits(u8);
-
 /// The place of a walk.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct WalkPlace {
     /// 0 for the subscribers that name the queue, then one more than a node's index.
     list: usize,
     after: Option<SubscriptionId>,
-}
-
-impl EntryBits {
-    /// The queue is in the list of those that were notified without a listener.
-    pub(super) const UNSERVED: u8 = 1;
-    /// An operator watches the decisions about the queue.
-    pub(super) const NOTED: u8 = 1 << 1;
-
-    pub(super) fn has(self, bit: u8) -> bool {
-        self.0 & bit != 0
-    }
-
-    /// Sets a bit; returns whether it was set before.
-    pub(super) fn insert(&mut self, bit: u8) -> bool {
-        let had = self.has(bit);
-        self.0 |= bit;
-        had
-    }
-
-    pub(super) fn remove(&mut self, bit: u8) {
-        self.0 &= !bit;
-    }
 }
 
 /// The revision of a change that some subscriber was not told of: later than all others.
@@ -162,34 +138,15 @@ impl QueueEntry {
         shared: &Arc<Shared>,
     ) -> Self {
         let state = QueueState {
-            is_dead: false,
             start,
             counters: Counters::starting_at(start),
             changed_at,
-            notified: 0,
-            last_event: LastEvent::default(),
             active_at: now,
             left_at: now,
             depth: (0, Tick::NEVER),
-            since_depth: 0,
-            busy: 0,
-            heard: false,
-            outside: Listeners::default(),
-            nodes_version: 0,
-            told: 0,
-            held: 0,
-            encoded: EncodingCache::default(),
-            bits: shared.decisions.entry_bits(&address),
-            walk_pending: false,
-            walk_from: None,
-            unsettled: None,
-            walks: 0,
-            grouped: false,
-            passed_on: false,
-            timers: QueueTimers::default(),
-            coordinator: None,
+            is_noted: shared.decisions.is_noted(&address),
             armed: Tick::NEVER,
-            announced: None,
+            ..QueueState::default()
         };
         Self {
             address,

@@ -85,14 +85,6 @@ pub(super) enum Owing {
     ByPattern,
 }
 
-/// The result of sending what is due on a queue.
-enum Sent {
-    Nothing,
-    NoRoom,
-    /// An entry for this many notifications.
-    Entry(u64, WakeReason),
-}
-
 /// What came of a member's entry into the table of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
@@ -133,14 +125,9 @@ impl Subscription {
             mailbox: Mailbox::new(options.capacity.max(1), options.agent),
             selectors,
             pool,
-            inbox: Mutex::new(Inbox::new()),
+            inbox: Mutex::default(),
             introduction: Mutex::new(None),
         }
-    }
-
-    /// Returns the pairs of the stream and what it listens to, for the load.
-    pub(crate) fn pairs(&self) -> i64 {
-        i64::try_from(self.selectors.len()).unwrap_or(i64::MAX)
     }
 
     /// Returns whether a selector matches the queue.
@@ -185,13 +172,7 @@ impl Subscription {
         if self.mailbox.is_closed() {
             return Owing::Ended;
         }
-        let (own, reports) = (inbox.len(), inbox.reports);
-        let has_room = || {
-            let is_named = self.names(entry.address());
-            let limits = &entry.shared.cursors;
-            limits.take(self, own, is_named).then_some(is_named)
-        };
-        let Some(cursor) = inbox.get_or_insert(entry, has_room) else {
+        let Some(cursor) = inbox.get_or_insert(entry, self, false) else {
             let reason = match owed {
                 Owed::Check => WakeReason::Sentinel,
                 Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
@@ -232,7 +213,7 @@ impl Subscription {
                 cursor.is_asked = true;
             }
         }
-        cursor.note_held(reports, state);
+        cursor.note_held(self, state);
         let was_due = std::mem::replace(&mut cursor.is_due, true);
         let accepted_at = match owed {
             Owed::Events(_) => batch.accepted_at,
@@ -248,26 +229,26 @@ impl Subscription {
     /// events that are older.
     pub(super) fn note_position(&self, entry: &Arc<QueueEntry>, state: &QueueState) {
         let mut inbox = self.lock();
-        if state.is_walked() && !self.mailbox.is_closed() && inbox.get(entry).is_none() {
-            inbox.insert(entry, true).taken = Some(state.counters);
+        if state.is_walked()
+            && !self.mailbox.is_closed()
+            && inbox.get(entry).is_none()
+            && let Some(cursor) = inbox.get_or_insert(entry, self, false)
+        {
+            cursor.taken = Some(state.counters);
         }
     }
 
     /// Makes the cursor of a member that its group gets to know; with `beyond`, up to twice the limit.
     pub(super) fn join_group(&self, entry: &Arc<QueueEntry>, beyond: bool) -> Admission {
-        let is_named = self.names(entry.address());
-        let limits = &entry.shared.cursors;
+        let beyond = beyond && !entry.shared.cursors.is_full_beyond();
         let mut inbox = self.lock();
         if self.mailbox.is_closed() {
             return Admission::Ended;
         }
-        if inbox.get(entry).is_none() && !limits.take(self, inbox.len(), is_named) {
-            if !beyond || limits.is_full_beyond() {
-                return Admission::NoRoom;
-            }
-            limits.take_beyond(self);
-        }
-        inbox.insert(entry, is_named).is_member = true;
+        let Some(cursor) = inbox.get_or_insert(entry, self, beyond) else {
+            return Admission::NoRoom;
+        };
+        cursor.is_member = true;
         Admission::Member
     }
 
@@ -344,13 +325,9 @@ impl Subscription {
         sink.expect(due.len());
         let count = due.len();
         while let Some(entry) = due.pop_front() {
-            match self.send(&entry, now, sink) {
-                Sent::Nothing => {}
-                Sent::NoRoom => {
-                    due.push_front(entry);
-                    break;
-                }
-                Sent::Entry(notifications, reason) => filled.add(notifications, reason),
+            if !self.send(&entry, now, sink, &mut filled) {
+                due.push_front(entry);
+                break;
             }
         }
         let mut inbox = self.lock();
@@ -370,13 +347,19 @@ impl Subscription {
     }
 
     /// Writes the entry of a queue that is due: a member's assignment, or what the subscriber is owed.
-    fn send(&self, entry: &Arc<QueueEntry>, now: Tick, sink: &mut impl WakeSink) -> Sent {
+    /// Returns `false` where it has no room.
+    fn send(
+        &self,
+        entry: &Arc<QueueEntry>,
+        now: Tick,
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) -> bool {
         let mut guard = entry.lock();
         let state = &mut *guard;
         let mut inbox = self.lock();
-        let reports = inbox.reports;
         let Some(cursor) = inbox.get_mut(entry) else {
-            return Sent::Nothing;
+            return true;
         };
         cursor.is_due = false;
         let head = state.counters;
@@ -405,7 +388,7 @@ impl Subscription {
                     is_shared.then_some(from),
                 )
             }
-            (None, None) => return Sent::Nothing,
+            (None, None) => return true,
         };
         let written = WakeEntry {
             target: Target::Queue(entry.address()),
@@ -424,7 +407,7 @@ impl Subscription {
             if let Some(member) = group.and_then(|group| group.members.get_mut(self.id)) {
                 member.assignment = assigned;
             }
-            return Sent::NoRoom;
+            return false;
         }
         // A member's position serves the backlog only. The messages at an older sequence are not known.
         let is_newest = work.sequence == head.sequence;
@@ -439,11 +422,12 @@ impl Subscription {
                 state.told = 0;
             }
         }
-        cursor.note_held(reports, state);
+        cursor.note_held(self, state);
         entry.note(state, |_| {
             Decision::woken(self, work.reason, work.sequence, now)
         });
-        Sent::Entry(work.delta.notifications, work.reason)
+        filled.add(work.delta.notifications, work.reason);
+        true
     }
 
     /// Takes the resume number that was drawn last, where all wake-ups before it were sent.

@@ -112,11 +112,8 @@ impl ClusterHandle {
             degraded: node.link().is_degraded(now),
             ready: node.is_ready(now),
         };
-        self.state.send_if_modified(|known| {
-            let changed = *known != state;
-            *known = state;
-            changed
-        });
+        self.state
+            .send_if_modified(|known| std::mem::replace(known, state) != state);
     }
 }
 
@@ -137,7 +134,8 @@ impl Relay {
 
     /// Returns the position in the hub's list behind all causes that this relay has counted so far.
     pub(crate) fn counted_position(&self) -> u64 {
-        self.shared.hub.increments.appended()
+        let cluster = self.shared.cluster.as_ref();
+        cluster.map_or(0, |_| self.shared.hub.increments.appended())
     }
 
     /// Waits until the causes that this relay has counted so far are confirmed.

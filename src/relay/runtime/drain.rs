@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The state of a relay's drain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DrainState {
     /// The span without a stated one.
     default_span: Duration,
@@ -37,9 +37,7 @@ impl DrainState {
     pub(super) fn new(default_span: Duration) -> Self {
         Self {
             default_span,
-            drain: watch::Sender::default(),
-            has_begun: AtomicBool::default(),
-            refuses_notifications: AtomicBool::default(),
+            ..Self::default()
         }
     }
 

@@ -130,8 +130,8 @@ impl Access {
         }
         let sent_it =
             |known: &Requester| authorization(headers).is_ok_and(|of| known.is_current(of));
-        let known = lock(last).clone().filter(sent_it);
-        let requester = match known {
+        let known = lock(last).clone();
+        let requester = match known.filter(sent_it) {
             Some(requester) => requester,
             None => {
                 let caller = state.authenticate(headers, peer, path)?;

@@ -2,7 +2,7 @@
 //!
 //! An entry keeps `announced`, the part of its counters that the other relays know. Its increments
 //! are the difference. An own cause appends the entry to one list, unless it is in there; causes of
-//! other relays move both sides, so they are never passed on. A relay without a cluster has no list.
+//! other relays move both sides, so they are never passed on. A relay without a cluster lists nothing.
 //!
 //! The list's lock is a leaf, taken under an entry's lock: a notifier that finds its entry listed
 //! also finds it in the length of the list.
@@ -24,26 +24,21 @@ impl Hub {
     /// Takes the increments of the next queue, which must go into a frame.
     pub(crate) fn next_increment(&self, now: Tick) -> Option<FrameEntry> {
         loop {
-            let increment = self.take_next(now)?;
+            let entry = self.increments.pop()?;
+            let mut state = entry.lock();
+            // R5: the mark is cleared before the counters are read.
+            if !planted!(LinkMarkClearedLate) {
+                state.announced().listed = false;
+            }
+            let increment = state.take_increment(&entry, now);
+            drop(state);
+            if planted!(LinkMarkClearedLate) {
+                entry.lock().announced().listed = false;
+            }
             if increment.causes > 0 || increment.checked {
                 return Some(increment);
             }
         }
-    }
-
-    fn take_next(&self, now: Tick) -> Option<FrameEntry> {
-        let entry = self.increments.pop()?;
-        let mut state = entry.lock();
-        // R5: the mark is cleared before the counters are read.
-        if !planted!(LinkMarkClearedLate) {
-            state.announced().listed = false;
-        }
-        let increment = state.take_increment(&entry, now);
-        if planted!(LinkMarkClearedLate) {
-            drop(state);
-            entry.lock().announced().listed = false;
-        }
-        Some(increment)
     }
 }
 
@@ -55,17 +50,11 @@ impl QueueState {
         announced.is_some_and(|announced| announced.listed)
     }
 
-    /// Returns whether the other relays have not been told of all causes.
-    pub(crate) fn is_unannounced(&self) -> bool {
-        let announced = self.announced.as_ref();
-        announced.is_some_and(|known| known.counters.sequence < self.counters.sequence)
-    }
-
     /// The increments since the last call, for a frame.
     fn take_increment(&mut self, entry: &QueueEntry, now: Tick) -> FrameEntry {
         let counters = self.counters;
         let checked = self.take_check_to_announce(entry.shared.config.sentinel_interval, now);
-        let has_causes = counters.sequence > self.announced().counters.sequence;
+        let has_causes = self.own_causes() > 0;
         let coordinator = self.coordinator.as_mut();
         let coordinator = coordinator.filter(|_| self.grouped && has_causes);
         let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
@@ -108,16 +97,14 @@ impl QueueState {
             Box::new(Announced {
                 counters: Counters::starting_at(start),
                 timed,
-                checked: None,
-                checked_from: Tick::default(),
-                listed: false,
+                ..Announced::default()
             })
         })
     }
 }
 
 /// What the other relays know of a queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Announced {
     pub(crate) counters: Counters,
     /// The sequence of the newest timed wake-up; later causes may be resyncs. Without a cluster there

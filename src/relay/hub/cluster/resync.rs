@@ -13,6 +13,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use super::super::{
     core::Hub,
+    counters::Counters,
     fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
     queue::QueueEntry,
@@ -29,7 +30,8 @@ pub(crate) struct ResyncWalk {
     scope: ResyncScope,
     /// Named hashes that no queue had so far.
     unknown: HashSet<u64>,
-    phase: Phase,
+    /// `None`: it has ended.
+    phase: Option<Phase>,
 }
 
 /// What a walk does at each queue.
@@ -49,7 +51,6 @@ enum Phase {
     Queues(Option<QueueAddress>),
     Subscriptions(Option<SubscriptionId>),
     PatternChecks(Option<u64>),
-    Ended,
 }
 
 impl ResyncWalk {
@@ -61,7 +62,7 @@ impl ResyncWalk {
         Self {
             scope,
             unknown,
-            phase: Phase::Queues(None),
+            phase: Some(Phase::Queues(None)),
         }
     }
 
@@ -72,25 +73,20 @@ impl ResyncWalk {
 impl Hub {
     /// Takes the next step of a walk, over `limit` queues at most; returns whether there are more.
     pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
-        walk.phase = match &walk.phase {
-            Phase::Queues(after) => {
-                let after = after.clone();
-                self.resync_queues(walk, (after.as_ref(), limit), now)
-            }
-            Phase::Subscriptions(after) => self.resync_patterns(*after),
-            Phase::PatternChecks(after) => {
-                let nodes = self.shared.patterns.some_after(*after, ResyncWalk::STEP);
+        walk.phase = match walk.phase.take() {
+            Some(Phase::Queues(after)) => self.resync_queues(walk, (after.as_ref(), limit), now),
+            Some(Phase::Subscriptions(after)) => Some(self.resync_patterns(after)),
+            Some(Phase::PatternChecks(after)) => {
+                let nodes = self.shared.patterns.some_after(after, ResyncWalk::STEP);
                 for node in nodes.iter().filter(|node| node.group.is_some()) {
                     self.request_pattern_check(node, now);
                 }
-                match nodes.last() {
-                    None => Phase::Ended,
-                    Some(last) => Phase::PatternChecks(Some(last.number)),
-                }
+                let last = nodes.last();
+                last.map(|last| Phase::PatternChecks(Some(last.number)))
             }
-            Phase::Ended => Phase::Ended,
+            None => None,
         };
-        !matches!(walk.phase, Phase::Ended)
+        walk.phase.is_some()
     }
 
     fn resync_queues(
@@ -98,7 +94,7 @@ impl Hub {
         walk: &mut ResyncWalk,
         (after, limit): (Option<&QueueAddress>, usize),
         now: Tick,
-    ) -> Phase {
+    ) -> Option<Phase> {
         let entries = self.entries.after(after, limit);
         let mut batch = UpdateBatch::default();
         for entry in &entries {
@@ -117,13 +113,12 @@ impl Hub {
         }
         drop(batch);
         if let Some(last) = entries.last() {
-            return Phase::Queues(Some(last.address().clone()));
+            return Some(Phase::Queues(Some(last.address().clone())));
         }
-        if walk.needs_patterns() {
+        walk.needs_patterns().then(|| {
             self.begin_pattern_resync();
-            return Phase::Subscriptions(None);
-        }
-        Phase::Ended
+            Phase::Subscriptions(None)
+        })
     }
 
     /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending. Returns `false` where
@@ -137,7 +132,9 @@ impl Hub {
             if unheard && planted!(LinkResyncNeedsListener) {
                 return false;
             }
-            state.count_resync();
+            // One cause without sums. It does not postpone forgetting: a connection that is often
+            // interrupted would otherwise keep all queues.
+            state.count_announced(&Counters::starting_at(1));
             true
         });
         true
@@ -152,7 +149,9 @@ impl Hub {
         drop(state);
         self.update(Arc::clone(entry), true, now, batch, |state| {
             if let Some(coordinator) = &mut state.coordinator {
-                coordinator.request_checks(now);
+                let groups = coordinator.groups_mut();
+                groups.for_each(|group| group.request_check_round(now));
+                coordinator.needs_reconcile = true;
             }
             false
         });
@@ -197,7 +196,7 @@ impl Hub {
 impl ResyncWalk {
     /// Returns whether the next step visits queues, and no subscriptions.
     pub(crate) fn visits_queues(&self) -> bool {
-        matches!(self.phase, Phase::Queues(_))
+        matches!(self.phase, Some(Phase::Queues(_)))
     }
 
     fn needs_patterns(&self) -> bool {

@@ -13,7 +13,7 @@ use std::{
 
 use super::super::{
     core::Hub,
-    queue::{EntryBits, QueueEntry, QueueState},
+    queue::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::{Mutex, lock},
 };
@@ -89,7 +89,7 @@ impl Hub {
     pub(crate) fn noted_decisions(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
         let noted = self.shared.decisions.ask(queue, now);
         if let Some(entry) = self.entries.get(queue) {
-            entry.lock().bits.insert(EntryBits::NOTED);
+            entry.lock().is_noted = true;
         }
         noted
     }
@@ -138,13 +138,11 @@ impl QueueEntry {
         state: &mut QueueState,
         decision: impl FnOnce(u64) -> Decision,
     ) {
-        if !state.bits.has(EntryBits::NOTED) {
+        if !state.is_noted {
             return;
         }
         let decision = decision(state.counters.sequence);
-        if !self.shared.decisions.add(self.address(), decision) {
-            state.bits.remove(EntryBits::NOTED);
-        }
+        state.is_noted = self.shared.decisions.add(self.address(), decision);
     }
 }
 
@@ -192,13 +190,9 @@ impl Decision {
 }
 
 impl DecisionLog {
-    /// Returns the bits of a new entry.
-    pub(in super::super) fn entry_bits(&self, queue: &QueueAddress) -> EntryBits {
-        let mut bits = EntryBits::default();
-        if self.count.load(Ordering::Relaxed) > 0 && lock(&self.queues).contains_key(queue) {
-            bits.insert(EntryBits::NOTED);
-        }
-        bits
+    /// Returns whether an operator watches the queue.
+    pub(in super::super) fn is_noted(&self, queue: &QueueAddress) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && lock(&self.queues).contains_key(queue)
     }
 
     fn ask(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {

@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
-use super::super::core::Hub;
+use super::super::{core::Hub, inbox::Inbox, subscription::Subscription};
 use crate::{
     base::clock::{Tick, nanos},
     types::WakeReason,
@@ -40,9 +40,10 @@ struct SleepingPairs {
     pair_nanos: u128,
 }
 
-/// The effect of a report, or of a subscription that comes or goes.
+/// What one stream does at present, by its newest reports; none without a subscription.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LoadChange {
+pub(crate) struct StreamLoad {
+    /// Its sleeping pairs.
     pub(crate) pairs: i64,
     pub(crate) tasks: i64,
     pub(crate) awake: i64,
@@ -77,34 +78,6 @@ impl RequestedReads {
             WakeReason::Sentinel => self.sentinels += 1,
             WakeReason::Reassigned => self.reassigned += 1,
             _ => {}
-        }
-    }
-}
-
-impl LoadChange {
-    /// A subscription with this many pairs was opened; it has no report yet.
-    pub(crate) fn of_pairs(pairs: i64) -> Self {
-        Self {
-            pairs,
-            ..Self::default()
-        }
-    }
-
-    /// The newest report on a queue states another number of tasks.
-    pub(crate) fn of_tasks(before: u32, after: u32) -> Self {
-        Self {
-            pairs: i64::from(after == 0) - i64::from(before == 0),
-            tasks: i64::from(after) - i64::from(before),
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            pairs: self.pairs + other.pairs,
-            tasks: self.tasks + other.tasks,
-            awake: self.awake + other.awake,
-            polling: self.polling + other.polling,
         }
     }
 }
@@ -151,18 +124,27 @@ impl Load {
 }
 
 impl Hub {
-    pub(in super::super) fn change_load(&self, change: LoadChange, now: Tick) {
-        if change.pairs != 0 {
-            self.load
-                .change_pairs(change.pairs, now, self.degraded_from());
+    /// Counts what a stream does now, in the place of what it did before. Its inbox is locked, so its
+    /// changes come in order.
+    pub(in super::super) fn note_load(
+        &self,
+        inbox: &mut Inbox,
+        subscription: &Subscription,
+        now: Tick,
+    ) {
+        let new = inbox.load(subscription);
+        let old = std::mem::replace(&mut inbox.noted_load, new);
+        if new.pairs != old.pairs {
+            let change = new.pairs - old.pairs;
+            self.load.change_pairs(change, now, self.degraded_from());
         }
-        for (level, change) in [
-            (&self.load.tasks, change.tasks),
-            (&self.load.awake, change.awake),
-            (&self.load.polling, change.polling),
+        for (level, new, old) in [
+            (&self.load.tasks, new.tasks, old.tasks),
+            (&self.load.awake, new.awake, old.awake),
+            (&self.load.polling, new.polling, old.polling),
         ] {
-            if change != 0 {
-                level.fetch_add(change, Relaxed);
+            if new != old {
+                level.fetch_add(new - old, Relaxed);
             }
         }
     }

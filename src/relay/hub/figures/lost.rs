@@ -6,18 +6,14 @@
 //! Both the list and the names for the log are bounded.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     ops::Bound::{Excluded, Unbounded},
-    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use super::super::{
-    core::Hub,
-    figures::ListenerStats,
-    mailbox::SubscriptionId,
-    subscription::Subscription,
-    sync::{Mutex, lock},
+    core::Hub, figures::ListenerStats, mailbox::SubscriptionId, subscription::Subscription,
+    sync::lock,
 };
 use crate::{
     base::clock::Tick,
@@ -27,13 +23,6 @@ use crate::{
 /// The lost listeners.
 #[derive(Default)]
 pub(crate) struct LostListeners {
-    list: Mutex<LostList>,
-    /// Length of the list: a new subscription usually has nothing to remove.
-    count: AtomicUsize,
-}
-
-#[derive(Default)]
-struct LostList {
     lost: BTreeMap<SubscriptionId, (ListenerStats, Tick)>,
     /// For the log.
     unlogged: Named,
@@ -71,7 +60,7 @@ impl Hub {
         let selectors_left = stats.selectors.len().min(SELECTORS);
         stats.selectors_omitted = stats.selectors.len() > selectors_left;
         stats.selectors.truncate(selectors_left);
-        let mut list = lock(&self.lost.list);
+        let mut list = lock(&self.lost);
         list.unlogged.add(subscription);
         if list.lost.len() == LOST {
             let oldest = list.lost.iter().min_by_key(|(_, (_, lost_at))| *lost_at);
@@ -80,19 +69,13 @@ impl Hub {
             }
         }
         list.lost.insert(stats.subscription, (stats, now));
-        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
     }
 
     /// A listener subscribes: one with its id is lost no longer.
     pub(in super::super) fn note_found(&self, listener: &ListenerId, now: Tick) {
-        if self.lost.count.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let mut list = lock(&self.lost.list);
-        list.lost.retain(|_, (stats, lost_at)| {
+        lock(&self.lost).lost.retain(|_, (stats, lost_at)| {
             stats.listener_id != *listener && now.since(*lost_at) < LISTED_FOR
         });
-        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
     }
 
     /// Returns the first `count` lost listeners after the given subscription, by id.
@@ -102,7 +85,7 @@ impl Hub {
         count: usize,
         now: Tick,
     ) -> Vec<ListenerStats> {
-        let list = lock(&self.lost.list);
+        let list = lock(&self.lost);
         let from = after.map_or(Unbounded, Excluded);
         let some = list.lost.range((from, Unbounded)).map(|(_, one)| one);
         let recent = some.filter(|(_, lost_at)| now.since(*lost_at) < LISTED_FOR);
@@ -115,21 +98,20 @@ impl Hub {
 
     /// Takes the lost listeners that the log does not name yet.
     pub(crate) fn take_lost(&self) -> Named {
-        let list = lock(&self.lost.list);
+        let list = lock(&self.lost);
         if list.unlogged.listeners.is_empty() {
             return Named::default();
         }
-        let lost = list.lost.values().map(|(stats, _)| stats);
-        let lost: HashMap<_, _> = lost
-            .map(|stats| (stats.listener_id.clone(), stats.subscription))
-            .collect();
+        let ids: HashSet<_> = list.lost.keys().copied().collect();
+        let lost = list.lost.values().map(|(stats, _)| &stats.listener_id);
+        let lost: HashSet<_> = lost.cloned().collect();
         drop(list);
         let mut back = HashMap::new();
         let mut after = None;
         loop {
             let some = self.subscriptions_after(after, STEP);
             for open in &some {
-                if lost.get(&open.listener_id).is_some_and(|id| *id < open.id) {
+                if lost.contains(&open.listener_id) && !ids.contains(&open.id) {
                     back.insert(open.listener_id.clone(), open.id);
                 }
             }
@@ -138,15 +120,21 @@ impl Hub {
                 break;
             }
         }
-        let mut list = lock(&self.lost.list);
-        let is_lost = |listener: &ListenerId, id| back.get(listener).is_none_or(|open| *open < id);
+        let mut list = lock(&self.lost);
+        // One that came back and was lost meanwhile stays.
+        let is_lost = |listener: &ListenerId, id: &SubscriptionId| {
+            back.get(listener).is_none_or(|open| open == id)
+        };
         list.lost
-            .retain(|id, (stats, _)| is_lost(&stats.listener_id, *id));
-        self.lost.count.store(list.lost.len(), Ordering::Relaxed);
+            .retain(|id, (stats, _)| is_lost(&stats.listener_id, id));
         let mut unlogged = std::mem::take(&mut list.unlogged);
+        let is_listed = |named: &NamedListener| {
+            let mut all = list.lost.values();
+            all.any(|(stats, _)| stats.listener_id == named.listener_id)
+        };
         unlogged
             .listeners
-            .retain(|named| !back.contains_key(&named.listener_id));
+            .retain(|named| !back.contains_key(&named.listener_id) || is_listed(named));
         unlogged
     }
 }

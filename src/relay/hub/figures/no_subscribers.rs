@@ -7,7 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::super::{
     core::Hub,
-    queue::{EntryBits, QueueState},
+    queue::QueueState,
     sync::{Mutex, lock},
 };
 use crate::{base::clock::Tick, types::QueueAddress};
@@ -34,7 +34,7 @@ const RECENT: Duration = Duration::from_secs(3600);
 impl Hub {
     /// A queue without listeners is notified: it is in the list once until a listener joins.
     pub(in super::super) fn note_unserved(&self, state: &mut QueueState, queue: &QueueAddress) {
-        if !state.bits.insert(EntryBits::UNSERVED) {
+        if !std::mem::replace(&mut state.is_unserved, true) {
             let mut unserved = lock(&self.unserved.0);
             // It is listed still if nobody asked while it had a listener.
             unserved.retain(|known| known != queue);

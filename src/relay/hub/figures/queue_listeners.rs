@@ -131,7 +131,7 @@ impl Subscription {
         let cursor = entry.and_then(|entry| inbox.get(entry));
         let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
         let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
-        let full_since = Some(inbox.full_since).filter(|at| busy && *at != Tick::NEVER);
+        let full_since = inbox.full_since.filter(|_| busy);
         QueueListener {
             listener_id: self.listener_id.clone(),
             busy,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::{
     super::{
         counters::{Counters, Delta, QueueHead},
-        mailbox::{SubscriptionId, WakeBatch},
+        mailbox::WakeBatch,
         members::{Assignment, Candidates},
         queue::QueueEntry,
         subscription::Subscription,
+        sync::Ordering,
     },
     Group,
 };
@@ -18,19 +19,12 @@ use crate::{
 };
 
 impl Group {
-    /// Returns whether there is work, and a member that can take it.
-    pub(crate) fn has_work_to_assign(&self, counted: bool) -> bool {
-        let asks = self.requested.is_some() || self.check_requested;
-        (counted || self.unassigned.messages > 0 || asks) && self.members.any_ready()
-    }
-
     /// Adds the queue to those that wait for a member, where it does so. Returns whether a member has
     /// joined meanwhile.
     pub(crate) fn wait(&mut self, entry: &Arc<QueueEntry>, head: &Counters, now: Tick) -> bool {
         let is_behind = self.position.sequence < head.sequence;
         let asks = self.requested.is_some() || self.check_requested;
-        let waits =
-            is_behind || asks || self.unassigned.messages > 0 || self.redelivery.is_given_up();
+        let waits = is_behind || asks || self.unassigned > 0 || self.redelivery.is_given_up();
         if !waits || self.members.all.nodes.is_empty() {
             self.unlist(entry);
             return false;
@@ -60,15 +54,12 @@ impl Group {
         limit: &mut usize,
         batch: &mut WakeBatch,
     ) {
-        let (round, among) = (self.redelivery.round, Candidates::Checkers);
         if !self.check_requested {
             return;
         }
         // A stream with an unsent message gets the check when it has sent, if no other did.
-        let chosen = self
-            .members
-            .choose(entry, among, sequence, round, now, limit);
-        let Some(one) = chosen else {
+        let among = Candidates::Checkers(now);
+        let Some(one) = self.members.choose(entry, among, limit) else {
             return;
         };
         let assignment = Assignment {
@@ -82,36 +73,32 @@ impl Group {
     }
 
     /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
-    /// streams in `batch`. Returns whether more is left. `counted` is the reason for events after
-    /// the group's position.
+    /// streams in `batch`. Returns whether more is left.
     pub(crate) fn assign(
         &mut self,
         entry: &Arc<QueueEntry>,
         head: &QueueHead,
-        counted: Option<WakeReason>,
         now: Tick,
         limit: &mut usize,
         batch: &mut WakeBatch,
     ) -> bool {
+        // The reason for events after the group's position.
+        let counted = head.wake_reason(&self.position);
         let (head, has_increments) = (&head.counters, head.has_increments);
-        let unassigned = (self.unassigned.messages > 0).then_some(WakeReason::Reassigned);
+        let unassigned = (self.unassigned > 0).then_some(WakeReason::Reassigned);
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
-        let (mut left, among) = self.plan(head, counted.is_some(), now);
+        let (mut left, among) = self.plan(head, counted.is_some());
         let asks = left == 0;
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
         delta.add(&self.returned);
-        let needed = self.unassigned.messages.saturating_add(delta.needs());
+        let needed = self.unassigned.saturating_add(delta.needs());
         let (mut last, mut given) = (None, 0);
         let (mut given_capacity, mut all_idle) = (0, true);
         while left > 0 && *limit > 0 {
-            let round = self.redelivery.round;
-            let chosen = self
-                .members
-                .choose(entry, among, head.sequence, round, now, limit);
-            let Some(one) = chosen else {
+            let Some(one) = self.members.choose(entry, among, limit) else {
                 break;
             };
             let Some(member) = self.members.get(one.id) else {
@@ -136,7 +123,7 @@ impl Group {
             // The rest waits for busy streams, or follows in the next step; otherwise every
             // member was notified.
             let unassigned = match asks {
-                true => self.unassigned.messages,
+                true => self.unassigned,
                 false if !self.members.are_all(given) => left,
                 false => 0,
             };
@@ -146,7 +133,17 @@ impl Group {
                 self.unserved |= given_capacity < needed || !all_idle;
             }
             self.owed_up_to = self.owed_up_to.max(head.sequence);
-            self.record_assignment(last.id, head, delta, unassigned);
+            // Messages beyond all capacities are added to the last member's wake-up.
+            let last = self.members.get_mut(last.id);
+            if let Some(assignment) = last.and_then(|member| member.assignment.as_mut()) {
+                assignment.delta.add(&delta);
+            }
+            self.position = *head;
+            self.returned = Delta::default();
+            self.requested = None;
+            // Who is woken for work checks the queue as well.
+            self.check_requested = false;
+            self.set_unassigned(unassigned);
             // A redelivery that was parked goes on.
             if self.redelivery.is_given_up() {
                 self.redelivery.rearm(now + self.timeout);
@@ -164,27 +161,25 @@ impl Group {
     /// Returns the number of messages to assign, 0 for a check by one member, and the members to
     /// choose from. A redelivery does not wait for the streams of the unassigned messages: they may
     /// never read.
-    fn plan(&mut self, head: &Counters, counted: bool, now: Tick) -> (u64, Candidates) {
+    fn plan(&mut self, head: &Counters, counted: bool) -> (u64, Candidates) {
         if counted {
             let needs = head.delta_since(&self.position).needs();
-            let needs = self.unassigned.messages.saturating_add(needs);
+            let needs = self.unassigned.saturating_add(needs);
             return (needs.min(self.members.capacity().max(1)), Candidates::All);
         }
+        let not_tried = Candidates::NotTried(self.redelivery.round);
         let candidates = match self.found_by_check {
-            true => Candidates::NotTried,
-            false => Candidates::NotNotified,
+            true => not_tried,
+            false => Candidates::NotNotified(head.sequence),
         };
-        let round = self.redelivery.round;
-        let mut can = || self.members.has(candidates, head.sequence, round, now);
-        if self.unassigned.messages > 0 && (self.requested.is_none() || can()) {
-            return (self.unassigned.messages, candidates);
+        if self.unassigned > 0 && (self.requested.is_none() || self.members.has(candidates)) {
+            return (self.unassigned, candidates);
         }
-        (0, Candidates::NotTried)
+        (0, not_tried)
     }
 
     /// Gives a member a wake-up.
     fn assign_to(&mut self, one: &Subscription, assignment: Assignment) {
-        self.used = true;
         self.mark_tried(one.id);
         // The messages of these were not counted here: the depth in the report counts them.
         if matches!(
@@ -208,30 +203,15 @@ impl Group {
         }
     }
 
-    /// Notes that all work was assigned, except for messages without a ready stream.
-    fn record_assignment(
-        &mut self,
-        last: SubscriptionId,
-        head: &Counters,
-        delta: Delta,
-        unassigned: u64,
-    ) {
-        // Messages beyond all capacities are added to the last member's wake-up.
-        let last = self.members.get_mut(last);
-        if let Some(assignment) = last.and_then(|member| member.assignment.as_mut()) {
-            assignment.delta.add(&delta);
-        }
-        self.position = *head;
-        self.returned = Delta::default();
-        self.requested = None;
-        // Who is woken for work checks the queue as well.
-        self.check_requested = false;
-        self.set_unassigned(unassigned);
-    }
-
     /// Capped at all members' capacity: no member is left to wake for more.
     pub(super) fn set_unassigned(&mut self, unassigned: u64) {
-        self.unassigned.set(unassigned.min(self.members.capacity()));
+        let unassigned = unassigned.min(self.members.capacity());
+        let before = std::mem::replace(&mut self.unassigned, unassigned);
+        if unassigned != before {
+            // Wraps below zero, as the sum of all groups does not.
+            let change = unassigned.wrapping_sub(before);
+            self.shared.unassigned.fetch_add(change, Ordering::Relaxed);
+        }
         self.found_by_check &= unassigned > 0;
     }
 }

@@ -19,7 +19,7 @@ use super::super::{
     sync::Ordering,
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::clock::Tick,
     types::{GroupName, ReportState, WakeReason},
 };
 
@@ -32,24 +32,14 @@ pub(crate) struct Coordinator {
     last_checked_group: Option<GroupName>,
     /// The time at which the timers call the coordinator: no later than its next due time.
     pub(crate) reconcile_at: Tick,
-    /// C11: work of a group must be passed on to the other relays.
-    passed_on: bool,
+    /// C11: work of a forgotten group must be passed on to the other relays.
+    pub(crate) passed_on: bool,
     /// Membership or a report changed; `reconcile` must run.
     pub(crate) needs_reconcile: bool,
     /// When the coordinator last ran.
     now: Tick,
     /// The messages counted at an earlier report, which a later depth may cover.
     pub(crate) checkpoint: Option<Checkpoint>,
-}
-
-/// Whose turn it is to check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CheckTurn {
-    /// No check is due.
-    Nobody,
-    /// That of listeners outside of groups, then that of groups; or the other way round.
-    Others,
-    Groups,
 }
 
 impl Coordinator {
@@ -110,12 +100,11 @@ impl Coordinator {
         &mut self,
         name: &GroupName,
         subscription: &Arc<Subscription>,
-        head: Counters,
-        is_unannounced: bool,
+        head: &QueueHead,
     ) {
         self.needs_reconcile = true;
         if !self.knows(name) {
-            self.make_group(name, head, is_unannounced)
+            self.make_group(name, head)
                 .request_wake(WakeReason::CatchUp);
         }
         if let Some(group) = self.group(name) {
@@ -125,15 +114,14 @@ impl Coordinator {
     }
 
     /// Sets the nodes of the groups' patterns that match the queue. A group that is new starts at
-    /// `position`; its members have not checked a queue that was `known` before. Returns the nodes of
+    /// the queue's head; its members have not checked a queue that was `known` before. Returns the nodes of
     /// groups for which there is no room.
     pub(crate) fn set_nodes(
         &mut self,
         entry: &Arc<QueueEntry>,
         nodes: Vec<Arc<PatternNode>>,
-        position: Counters,
+        head: &QueueHead,
         is_known: bool,
-        is_unannounced: bool,
     ) -> Vec<Arc<PatternNode>> {
         let mut of_groups: BTreeMap<GroupName, Vec<Arc<PatternNode>>> = BTreeMap::new();
         let mut others = Vec::new();
@@ -152,7 +140,7 @@ impl Coordinator {
                 others.extend(nodes);
                 continue;
             }
-            let group = self.make_group(&name, position, is_unannounced);
+            let group = self.make_group(&name, head);
             group.set_nodes(entry, nodes);
             group.unchecked = is_known;
             self.needs_reconcile = true;
@@ -160,21 +148,15 @@ impl Coordinator {
         others
     }
 
-    fn make_group(
-        &mut self,
-        name: &GroupName,
-        position: Counters,
-        is_unannounced: bool,
-    ) -> &mut Group {
+    fn make_group(&mut self, name: &GroupName, head: &QueueHead) -> &mut Group {
         if self.groups.len() >= self.shared.config.max_groups_per_queue {
-            let left = self.groups.iter();
-            let left = left.filter_map(|(name, group)| Some((group.kept_since()?, name.clone())));
+            let left = self.groups();
+            let left = left.filter_map(|group| Some((group.kept_since()?, group.name.clone())));
             if let Some((_, oldest)) = left.min_by_key(|(left_at, _)| *left_at) {
                 self.forget_group(&oldest);
             }
         }
-        let group = Group::new(name.clone(), position, is_unannounced, &self.shared);
-        self.shared.groups.fetch_add(1, Ordering::Relaxed);
+        let group = Group::new(name.clone(), head, &self.shared);
         self.groups
             .entry(name.clone())
             .or_insert_with(|| Box::new(group))
@@ -182,8 +164,7 @@ impl Coordinator {
 
     fn forget_group(&mut self, name: &GroupName) {
         if let Some(group) = self.groups.remove(name) {
-            self.passed_on |= group.passed_on;
-            self.shared.groups.fetch_sub(1, Ordering::Relaxed);
+            self.passed_on |= group.passed_on && self.shared.config.cluster;
         }
     }
 
@@ -206,7 +187,7 @@ impl Coordinator {
             }
             let all = self.shared.groups.load(Ordering::Relaxed);
             let too_many = all > self.shared.config.max_groups as u64 / 2;
-            if too_many || !self.groups[name].used {
+            if too_many || self.groups[name].members.wake_count == 0 {
                 self.forget_group(name);
             }
         }
@@ -214,12 +195,10 @@ impl Coordinator {
 
     pub(crate) fn forget_expired(&mut self, now: Tick) {
         let keep = self.shared.config.group_keep;
-        let is_expired = |group: &Group| group.kept_since().is_some_and(|at| at + keep <= now);
-        if self.groups().any(is_expired) {
-            let expired = self.groups.iter().filter(|(_, group)| is_expired(group));
-            let expired: Vec<_> = expired.map(|(name, _)| name.clone()).collect();
-            expired.iter().for_each(|name| self.forget_group(name));
-        }
+        let is_expired = |group: &&Group| group.kept_since().is_some_and(|at| at + keep <= now);
+        let expired = self.groups().filter(is_expired);
+        let expired: Vec<_> = expired.map(|group| group.name.clone()).collect();
+        expired.iter().for_each(|name| self.forget_group(name));
     }
 
     /// A listener joined. A check that fell due without listeners is now due within `spread`.
@@ -228,12 +207,6 @@ impl Coordinator {
             sentinel.join(now, spread);
             self.needs_reconcile |= sentinel.due <= now;
         }
-    }
-
-    /// Returns whether the sentinel waits for a listener to ask.
-    pub(crate) fn sentinel_waits(&self) -> bool {
-        let sentinel = self.sentinel.as_ref();
-        sentinel.is_some_and(|check| check.due == Tick::NEVER)
     }
 
     /// A listener outside of groups left.
@@ -258,40 +231,31 @@ impl Coordinator {
         self.sentinel.is_some() && self.shared.config.cluster
     }
 
-    pub(crate) fn checked_by_peer(&mut self, now: Tick) {
-        if let Some(sentinel) = &mut self.sentinel
-            && !planted!(LinkCheckIgnored)
-        {
-            sentinel.checked_by_peer(now);
-        }
-    }
-
-    /// A check was reported: the sentinel's interval restarts. Returns how many others to ask, where the
-    /// subscriber with this id was asked and found more than its capacity.
+    /// A check was reported: the sentinel's interval restarts. Returns how many others to ask, where this
+    /// listener was asked outside of its group and found more than its capacity.
     pub(crate) fn check_reported(
         &mut self,
-        id: Option<SubscriptionId>,
+        listener: &Subscription,
+        is_member: bool,
         report: MemberReport,
-        capacity: u32,
         now: Tick,
     ) -> u64 {
         let Some(sentinel) = &mut self.sentinel else {
             return 0;
         };
-        let was_asked = id.is_some_and(|id| sentinel.is_asked(id));
+        let was_asked = !is_member && sentinel.asked == Some(listener.id);
         sentinel.reported(now);
-        let capacity = u64::from(capacity);
+        let capacity = u64::from(listener.mailbox.capacity);
         let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
-        if more {
-            report.depth.div_ceil(capacity)
-        } else {
-            0
+        match more {
+            true => report.depth.div_ceil(capacity),
+            false => 0,
         }
     }
 
-    /// Runs the due work, and forgets groups that were kept for long enough. Returns whether a listener
-    /// outside of groups, of which there are `others`, is to be asked.
-    pub(crate) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> CheckTurn {
+    /// Runs the due work, and forgets groups that were kept for long enough. Where a check is due, it
+    /// returns whether a listener outside of groups, of which there are `others`, has its turn.
+    pub(crate) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> Option<bool> {
         if self.needs_reconcile {
             self.note_members(now);
         }
@@ -299,19 +263,17 @@ impl Coordinator {
             .for_each(|group| group.note_counted(&head.counters, now));
         self.now = now;
         let timer_due = self.reconcile_at <= now;
-        if !timer_due && !std::mem::take(&mut self.needs_reconcile) {
-            self.reconcile_at = self.reconcile_at.min(self.next_due());
-            return CheckTurn::Nobody;
+        let mut turn_of_others = None;
+        if std::mem::take(&mut self.needs_reconcile) || timer_due {
+            self.active().for_each(|group| group.run_due(now));
+            turn_of_others = self.begin_check(others, now);
         }
-        self.needs_reconcile = false;
-        self.active().for_each(|group| group.run_due(now));
-        let turn = self.begin_check(others, now);
         // Moved later only when the timers have fired: most redeliveries are covered long before.
         if timer_due {
             self.reconcile_at = Tick::NEVER;
         }
         self.reconcile_at = self.reconcile_at.min(self.next_due());
-        turn
+        turn_of_others
     }
 
     /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
@@ -326,9 +288,8 @@ impl Coordinator {
         let mut due = Tick::NEVER;
         for group in self.active() {
             for _ in 0..2 {
-                let counted = head.wake_reason(&group.position);
-                if group.has_work_to_assign(counted.is_some()) {
-                    more |= group.assign(entry, head, counted, now, &mut limit, batch);
+                if group.members.any_ready() {
+                    more |= group.assign(entry, head, now, &mut limit, batch);
                     group.assign_check(entry, head.counters.sequence, now, &mut limit, batch);
                 }
                 if !group.wait(entry, &head.counters, now) {
@@ -351,22 +312,17 @@ impl Coordinator {
 
     /// Begins a check, where that is due. One listener is asked: a member of the next group, or, after
     /// each group has had its turn in vain, a listener outside of groups.
-    fn begin_check(&mut self, others: usize, now: Tick) -> CheckTurn {
+    fn begin_check(&mut self, others: usize, now: Tick) -> Option<bool> {
         let active = self.active().count();
-        let Some(sentinel) = self.sentinel.as_mut().filter(|check| check.due <= now) else {
-            return CheckTurn::Nobody;
-        };
+        let sentinel = self.sentinel.as_mut().filter(|check| check.due <= now)?;
         if active == 0 && others == 0 {
             sentinel.due = Tick::NEVER;
-            return CheckTurn::Nobody;
+            return None;
         }
         sentinel.restart(now);
         let is_turn_of_others = sentinel.unanswered % (active + 1) == active;
         sentinel.unanswered += 1;
-        match is_turn_of_others {
-            true => CheckTurn::Others,
-            false => CheckTurn::Groups,
-        }
+        Some(is_turn_of_others)
     }
 
     /// Asks a member of the next group whose turn it is; returns whether one can be asked.
@@ -387,17 +343,9 @@ impl Coordinator {
     }
 
     fn next_due(&self) -> Tick {
-        let sentinel = self.sentinel.as_ref();
-        let sentinel = sentinel.map_or(Tick::NEVER, |check| check.due);
         let active = self.groups().filter(|group| group.left_at.is_none());
-        let due = active.map(Group::due).min().unwrap_or(Tick::NEVER);
-        sentinel.min(due)
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        let left = self.groups.len() as u64;
-        self.shared.groups.fetch_sub(left, Ordering::Relaxed);
+        let sentinel = self.sentinel.iter().map(|check| check.due);
+        let due = active.map(Group::due).chain(sentinel).min();
+        due.unwrap_or(Tick::NEVER)
     }
 }

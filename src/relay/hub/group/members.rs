@@ -16,7 +16,6 @@ use super::super::{
     counters::Delta,
     listeners::Listeners,
     mailbox::SubscriptionId,
-    pattern::PatternNode,
     queue::QueueEntry,
     subscription::{Admission, Subscription},
 };
@@ -36,11 +35,11 @@ pub(crate) struct Members {
     ready: BTreeSet<Rank>,
     /// Busy members by the end of their leases (R14: BUSY is a lease).
     leases: BTreeSet<(Tick, SubscriptionId)>,
-    wake_count: u64,
+    pub(crate) wake_count: u64,
     /// The one that had its turn to become known last; at first any id.
     turn: Option<SubscriptionId>,
     /// All were known when so many had joined; `None`: some may not be.
-    all_known_at: Option<u64>,
+    pub(crate) all_known_at: Option<u64>,
 }
 
 /// A member's rank: idle before busy, then by its last wake-up.
@@ -58,7 +57,7 @@ pub(crate) struct Member {
     pub(crate) busy: bool,
     /// Messages that it can take now; with 0 it gets no wake-up.
     pub(crate) capacity: u32,
-    lease: Option<Tick>,
+    pub(crate) lease: Option<Tick>,
 }
 
 /// A wake-up that waits for its member's stream.
@@ -74,12 +73,12 @@ pub(crate) struct Assignment {
 pub(crate) enum Candidates {
     All,
     /// Members without a wake-up for this sequence.
-    NotNotified,
+    NotNotified(u64),
     /// Members that were not asked in this round.
-    NotTried,
-    /// For a check of the sentinel (R11): members that do not poll. One that does not report stays
-    /// busy, behind the others.
-    Checkers,
+    NotTried(u64),
+    /// For a check of the sentinel (R11): members that do not poll at this time. One that does not
+    /// report stays busy, behind the others.
+    Checkers(Tick),
 }
 
 impl Members {
@@ -107,18 +106,6 @@ impl Members {
             self.named_capacity -= u64::from(subscription.mailbox.capacity);
         }
         was_there
-    }
-
-    /// The queue has looked up its patterns; returns whether there are others than before.
-    pub(crate) fn set_nodes(&mut self, nodes: Vec<Arc<PatternNode>>) -> bool {
-        let before = &self.all.nodes;
-        let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
-        if before.len() == nodes.len() && before.iter().zip(&nodes).all(is_same) {
-            return false;
-        }
-        self.all.nodes = nodes;
-        self.all_known_at = None;
-        true
     }
 
     /// Returns the messages that they take at once. One with several matching selectors counts for each.
@@ -150,12 +137,6 @@ impl Members {
     pub(crate) fn any_ready_untried(&mut self, round: u64) -> bool {
         let is_untried = |rank: &Rank| self.known[&rank.2].tried_in_round != round;
         self.ready.iter().any(is_untried) || self.has_fresh()
-    }
-
-    /// Returns whether a member can be asked for a check.
-    pub(crate) fn any_can_check(&self, now: Tick) -> bool {
-        let can_check = |one: &Subscription| one.mailbox.can_check(now);
-        self.all.next_after(None, &can_check).is_some()
     }
 
     /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
@@ -232,14 +213,6 @@ impl Members {
         Some(member)
     }
 
-    /// Returns whether the member has no state that is needed.
-    pub(crate) fn is_settled(&self, id: SubscriptionId) -> bool {
-        self.get(id).is_none_or(|one| {
-            let is_free = one.capacity == one.subscription.mailbox.capacity;
-            one.assignment.is_none() && one.lease.is_none() && is_free
-        })
-    }
-
     /// The member's stream has sent all its messages.
     pub(crate) fn set_ready(&mut self, id: SubscriptionId) {
         if let Some(member) = self.get(id).filter(|member| member.capacity > 0) {
@@ -291,32 +264,27 @@ impl Members {
     }
 
     /// Returns whether a member can be chosen.
-    pub(crate) fn has(&mut self, among: Candidates, head: u64, round: u64, now: Tick) -> bool {
-        self.next_known(among, head, round, now).is_some() || self.next_fresh(among, now).is_some()
+    pub(crate) fn has(&mut self, among: Candidates) -> bool {
+        self.next_known(among).is_some() || self.next_fresh(among).is_some()
     }
 
-    /// Chooses the next member for a wake-up up to sequence `head` in `round`, whose stream has no
-    /// unsent message. It is out of the order until its stream is ready again. A cursor is made beyond
-    /// the limits where no known member can be chosen, one for each call. `limit` counts the members that
-    /// were tried.
+    /// Chooses the next member for a wake-up, whose stream has no unsent message. It is out of the
+    /// order until its stream is ready again. A cursor is made beyond the limits where no known member
+    /// can be chosen, one for each call. `limit` counts the members that were tried.
     pub(crate) fn choose(
         &mut self,
         entry: &Arc<QueueEntry>,
         among: Candidates,
-        head: u64,
-        round: u64,
-        now: Tick,
         limit: &mut usize,
     ) -> Option<Arc<Subscription>> {
         let mut beyond = true;
         self.turn.get_or_insert_with(|| first_turn(entry.number()));
         while *limit > 0 {
             *limit -= 1;
-            let mut fresh = self.next_fresh(among, now);
+            let mut fresh = self.next_fresh(among);
             if let Some(one) = &fresh {
                 self.turn = Some(one.id);
-                let known = self.next_known(among, head, round, now);
-                let beyond = known.is_none() && std::mem::take(&mut beyond);
+                let beyond = self.next_known(among).is_none() && std::mem::take(&mut beyond);
                 match self.admit(entry, one, beyond) {
                     Admission::Member => {}
                     Admission::NoRoom => fresh = None,
@@ -326,10 +294,7 @@ impl Members {
             }
             let one = match fresh {
                 Some(one) => one,
-                None => {
-                    let id = self.next_known(among, head, round, now)?;
-                    Arc::clone(&self.get(id)?.subscription)
-                }
+                None => Arc::clone(&self.next_known(among)?.subscription),
             };
             let rank = self.get(one.id)?.rank();
             self.ready.remove(&rank);
@@ -340,34 +305,28 @@ impl Members {
         None
     }
 
-    fn next_fresh(&mut self, among: Candidates, now: Tick) -> Option<Arc<Subscription>> {
-        self.fresh(&|one| among != Candidates::Checkers || one.mailbox.can_check(now))
+    fn next_fresh(&mut self, among: Candidates) -> Option<Arc<Subscription>> {
+        self.fresh(&|one| match among {
+            Candidates::Checkers(now) => one.mailbox.can_check(now),
+            _ => true,
+        })
     }
 
-    fn next_known(
-        &self,
-        among: Candidates,
-        head: u64,
-        round: u64,
-        now: Tick,
-    ) -> Option<SubscriptionId> {
-        let member = |rank: &Rank| &self.known[&rank.2];
-        let untold = |rank: &&Rank| member(rank).notified_up_to < Some(head);
-        let untried = |rank: &&Rank| member(rank).tried_in_round != round;
-        // Among idle members, and among busy ones, a notified or asked member comes last.
-        let idle = self.ready.first();
-        let first_id = SubscriptionId(0);
-        let busy = self.ready.range((true, 0, first_id)..).next();
-        let chosen = match among {
-            Candidates::All => idle,
-            Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
-            Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
-            Candidates::Checkers => {
-                let can = |rank: &&Rank| member(rank).subscription.mailbox.can_check(now);
-                self.ready.iter().find(can)
-            }
+    fn next_known(&self, among: Candidates) -> Option<&Member> {
+        let is_wanted = |member: &&Member| match among {
+            Candidates::All => true,
+            Candidates::NotNotified(head) => member.notified_up_to < Some(head),
+            Candidates::NotTried(round) => member.tried_in_round != round,
+            Candidates::Checkers(now) => member.subscription.mailbox.can_check(now),
         };
-        chosen.map(|rank| rank.2)
+        let member = |rank: &Rank| &*self.known[&rank.2];
+        if matches!(among, Candidates::Checkers(_)) {
+            return self.ready.iter().map(member).find(is_wanted);
+        }
+        // Among idle members, and among busy ones, a notified or asked member comes last.
+        let first_busy = || self.ready.range((true, 0, SubscriptionId(0))..).next();
+        let idle = self.ready.first().map(member).filter(is_wanted);
+        idle.or_else(|| first_busy().map(member).filter(is_wanted))
     }
 
     /// Moves a member behind all others of its state.

@@ -20,7 +20,7 @@ pub(crate) struct Redelivery {
     /// Members that were asked in this round.
     pub(crate) tried_members: usize,
     /// R15: up to here the events after a DRAINED sequence were given to another member at once.
-    expedited_up_to: Option<u64>,
+    expedited_up_to: u64,
 }
 
 /// Work was assigned, or waits to be, that no member has reported yet.
@@ -104,10 +104,9 @@ impl Redelivery {
     /// without a wake-up for it reported DRAINED with a lower `sequence`. Once for each head: in
     /// dense traffic every report is a little late, and would wake one more.
     pub(crate) fn expedite(&mut self, sequence: u64, head: u64) -> bool {
-        let new = self.expedited_up_to.is_none_or(|up_to| up_to < head);
-        let newer = self.is_open() && head > sequence && new;
+        let newer = self.is_open() && head > sequence && self.expedited_up_to < head;
         if newer {
-            self.expedited_up_to = Some(head);
+            self.expedited_up_to = head;
         }
         newer
     }

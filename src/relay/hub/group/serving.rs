@@ -10,7 +10,7 @@ impl Group {
     /// A frame that has no room for the group does not state it.
     pub(crate) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
-        let assigned = self.position.sequence >= head.sequence && self.unassigned.messages == 0;
+        let assigned = self.position.sequence >= head.sequence && self.unassigned == 0;
         let served = assigned && self.left_at.is_none() && !self.redelivery.is_given_up();
         let served = served && (!unserved || planted!(LinkServedInPart));
         // A member that got them and has left is not replaced by an idle one.
@@ -25,13 +25,6 @@ impl Group {
         self.position.add_totals(increment);
     }
 
-    /// The last member has left. Work that it did not finish is requested of another one.
-    pub(super) fn pass_on_at_end(&mut self) {
-        let pending =
-            self.requested.is_some() || self.unassigned.messages > 0 || self.redelivery.is_open();
-        self.pass_on(pending);
-    }
-
     /// All members were asked in vain. Other relays do not check causes that were announced as
     /// served; they check the others in any case.
     pub(super) fn pass_on_given_up(&mut self) {
@@ -39,7 +32,7 @@ impl Group {
         self.pass_on(announced);
     }
 
-    fn pass_on(&mut self, is_due: bool) {
+    pub(super) fn pass_on(&mut self, is_due: bool) {
         if !is_due || planted!(LinkServedDropped) {
             return;
         }
@@ -48,15 +41,8 @@ impl Group {
         (self.passed_on, self.unserved) = (true, true);
     }
 
-    /// A report may have covered the open claim. A member that is busy may still hang (R14).
-    pub(super) fn note_covered(&mut self) {
-        if !self.is_unfinished() {
-            self.announced_as_served = false;
-        }
-    }
-
     /// Returns whether a claim is open, or a member holds a BUSY lease.
-    fn is_unfinished(&self) -> bool {
+    pub(super) fn is_unfinished(&self) -> bool {
         self.redelivery.is_open() || self.members.next_lease_end() != Tick::NEVER
     }
 }

@@ -146,10 +146,9 @@ impl Hub {
             self.change_check(&node, |check| {
                 let asked = check.asked.take_if(|(id, _)| *id == subscription.id);
                 check.requested |= is_owed || asked.is_some_and(|(_, requested)| requested);
-                let due = if is_owed || asked.is_some() {
-                    now
-                } else {
-                    check.due
+                let due = match is_owed || asked.is_some() {
+                    true => now,
+                    false => check.due,
                 };
                 if node.len() > 0 {
                     return due;

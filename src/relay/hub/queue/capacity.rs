@@ -4,11 +4,7 @@
 //! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
 //! after any forgetting (`forgetting`).
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
@@ -38,62 +34,45 @@ pub(crate) struct LimitUse {
 const FULL_FOR: Duration = Duration::from_secs(10);
 
 impl Hub {
-    /// Makes the entries of as many of these queues as there is room for. Returns the others with the
-    /// reason. None of the request's `own` queues gives way.
+    /// Makes the entries of as many of these queues as there is room for, with no more than `most` in the
+    /// table. Returns the others. None of the request's `own` queues gives way.
     pub(in super::super) fn make_missing<'a>(
         &self,
         missing: &[&'a QueueAddress],
+        most: usize,
         own: impl FnOnce() -> HashSet<&'a QueueAddress>,
         now: Tick,
-    ) -> HashMap<&'a QueueAddress, Error> {
+    ) -> HashSet<&'a QueueAddress> {
         let mut eviction = lock(&self.eviction);
         let mut distinct = HashSet::new();
         let mut new: Vec<_> = missing.to_vec();
         new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
-        let room = self.room_for(&mut eviction, new.len(), own, now);
+        let room = self.room_for(&mut eviction, (new.len(), most), own, now);
         let without = new.split_off(room.min(new.len()));
         for address in new {
             self.make_entry(address, now);
         }
-        let without = without.into_iter();
-        without
-            .map(|address| (address, self.no_room(address, now)))
-            .collect()
+        without.into_iter().collect()
     }
 
-    /// Makes room for these unknown queues. Another request may have made all of them before this one
-    /// got the lock: then no room is needed, however full the table is.
-    pub(in super::super) fn make_room<'a>(
-        &self,
-        eviction: &mut Eviction,
-        new: &[&QueueAddress],
-        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
-        now: Tick,
-    ) -> Result<()> {
-        let room = self.room_for(eviction, new.len(), own, now);
-        match new.get(room) {
-            Some(first) => Err(self.no_room(first, now)),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes room for `count` queues where idle ones can give way, but none of the request's `own`.
+    /// Makes room for `count` unknown queues, with no more than `most` in the table, where idle ones can
+    /// give way, but none of the request's `own`.
     /// Returns for how many there is room.
-    fn room_for<'a>(
+    pub(in super::super) fn room_for<'a>(
         &self,
         eviction: &mut Eviction,
-        count: usize,
+        (count, most): (usize, usize),
         own: impl FnOnce() -> HashSet<&'a QueueAddress>,
         now: Tick,
     ) -> usize {
-        let excess = (self.entries.len() + count).saturating_sub(self.most_queues());
+        let excess = (self.entries.len() + count).saturating_sub(most);
         match count == 0 || excess == 0 {
             true => count,
             false => count.saturating_sub(self.evict(eviction, excess, &own(), now)),
         }
     }
 
-    fn most_queues(&self) -> usize {
+    pub(in super::super) fn most_queues(&self) -> usize {
         match self.is_short_of_memory() {
             true => self.entries.len().min(self.shared.config.max_queues),
             false => self.shared.config.max_queues,
@@ -101,7 +80,7 @@ impl Hub {
     }
 
     #[cold]
-    fn no_room(&self, address: &QueueAddress, now: Tick) -> Error {
+    pub(in super::super) fn no_room(&self, address: &QueueAddress, now: Tick) -> Error {
         if self.is_short_of_memory() {
             return short_of_memory("queue");
         }
@@ -124,12 +103,10 @@ impl Hub {
         if let Some(found) = self.entries.get(address) {
             return Ok(found);
         }
-        match self
-            .make_missing(&[address], HashSet::new, now)
-            .remove(address)
-        {
-            Some(error) => Err(error),
-            None => Ok(self.make_entry(address, now)),
+        let refused = self.make_missing(&[address], self.most_queues(), HashSet::new, now);
+        match refused.is_empty() {
+            true => Ok(self.make_entry(address, now)),
+            false => Err(self.no_room(address, now)),
         }
     }
 
@@ -150,13 +127,8 @@ impl Hub {
             let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
             let start = (start, self.fanout.revision.load(Ordering::Relaxed));
-            Arc::new(QueueEntry::new(
-                address.clone(),
-                number,
-                start,
-                now,
-                &self.shared,
-            ))
+            let address = address.clone();
+            Arc::new(QueueEntry::new(address, number, start, now, &self.shared))
         })
     }
 
@@ -230,6 +202,7 @@ impl Hub {
     /// to a new one lately.
     pub(crate) fn limits(&self, now: Tick) -> [LimitUse; 4] {
         let config = &self.shared.config;
+        let most_timers = config.max_timers;
         let refused_at = lock(&self.eviction).not_before;
         let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
         let (queues, cursors) = (self.entries.len() as u64, self.shared.cursors.taken());
@@ -244,12 +217,8 @@ impl Hub {
         let mut limits = [
             of("queues", queues, config.max_queues),
             of("subscribed queues", cursors, config.max_cursors),
-            of("delayed wake-ups", set, config.max_timers),
-            of(
-                "wake-ups that listeners report",
-                reported,
-                config.max_timers,
-            ),
+            of("delayed wake-ups", set, most_timers),
+            of("wake-ups that listeners report", reported, most_timers),
         ];
         limits[0].is_full &= refused;
         limits

@@ -30,7 +30,7 @@ pub(crate) struct QueueCheck {
     pub(crate) unanswered: usize,
     asked_in_vain: usize,
     /// The listener that was asked last, while the check is unreported.
-    asked: Option<SubscriptionId>,
+    pub(crate) asked: Option<SubscriptionId>,
     last_asked: Option<SubscriptionId>,
     /// Spreads the checks: seeded by the hub and the queue's number.
     rng: fastrand::Rng,
@@ -110,10 +110,6 @@ impl QueueCheck {
         }
     }
 
-    pub(crate) fn is_asked(&self, id: SubscriptionId) -> bool {
-        self.asked == Some(id)
-    }
-
     /// A listener's stream ended; where it was asked, the next one is asked at once.
     pub(crate) fn leave(&mut self, id: SubscriptionId, now: Tick) {
         let asked = self.asked.take_if(|asked| *asked == id).is_some();
@@ -151,15 +147,13 @@ impl QueueCheck {
     ) -> Vec<Arc<Subscription>> {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
         let more = more.min(listeners.len()).min(SUBSCRIBERS_PER_STEP);
+        let can_check = |one: &Subscription| one.mailbox.can_check(now);
         let asked = self.last_asked;
-        let mut chosen = Vec::new();
+        let mut chosen: Vec<Arc<Subscription>> = Vec::new();
         while chosen.len() < more
-            && let Some(next) =
-                listeners.next_after(self.last_asked, &|one| one.mailbox.can_check(now))
+            && let Some(next) = listeners.next_after(self.last_asked, &can_check)
             && Some(next.id) != asked
-            && chosen
-                .first()
-                .is_none_or(|first: &Arc<Subscription>| first.id != next.id)
+            && chosen.first().is_none_or(|first| first.id != next.id)
         {
             self.last_asked = Some(next.id);
             chosen.push(next);

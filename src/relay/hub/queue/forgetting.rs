@@ -89,7 +89,14 @@ impl Hub {
         let entries = self.entries.after(after, QUEUES_PER_STEP);
         let idle_since = Tick::from_nanos(idle_since);
         for entry in &entries {
-            self.look_at_members(entry, now);
+            // Nobody may have reconciled it since its groups got other members.
+            let state = entry.lock_with_nodes(now);
+            let coordinator = state.coordinator.as_ref();
+            let is_due = coordinator.is_some_and(|coordinator| coordinator.needs_reconcile);
+            drop(state);
+            if is_due {
+                self.reconcile(Arc::clone(entry), now, |_| {});
+            }
             self.forget_one(entry, (idle_since, now), Duration::ZERO);
         }
         entries.last().map(|entry| entry.address().clone())
@@ -138,17 +145,6 @@ impl Hub {
         excess
     }
 
-    /// Reconciles a queue whose groups have other members than at the last time, if nobody has done so.
-    pub(in super::super) fn look_at_members(&self, entry: &Arc<QueueEntry>, now: Tick) {
-        let state = entry.lock_with_nodes(now);
-        let coordinator = state.coordinator.as_ref();
-        let is_due = coordinator.is_some_and(|coordinator| coordinator.needs_reconcile);
-        drop(state);
-        if is_due {
-            self.reconcile(Arc::clone(entry), now, |_| {});
-        }
-    }
-
     /// Forgets a queue that has been idle since then, and for `pattern_idle` longer where patterns match
     /// it; returns whether it did. R3: sequences of this name never start again in this epoch.
     pub(in super::super) fn forget_one(
@@ -162,12 +158,7 @@ impl Hub {
         let Some((since, by_pattern)) = state.idle(now) else {
             return false;
         };
-        let wait = if by_pattern {
-            pattern_idle
-        } else {
-            Duration::ZERO
-        };
-        if since + wait > idle_since {
+        if since + pattern_idle * u32::from(by_pattern) > idle_since {
             return false;
         }
         let changed_at = state.changed_at;
@@ -183,11 +174,9 @@ impl Hub {
         let of_groups = groups.flat_map(|group| &group.members.all.nodes);
         let nodes = state.outside.nodes.iter().chain(of_groups);
         nodes.for_each(|node| node.set_needed());
-        if let Some(coordinator) = &mut state.coordinator {
-            coordinator
-                .groups_mut()
-                .for_each(|group| group.unlist(entry));
-        }
+        let groups = state.coordinator.iter_mut();
+        let groups = groups.flat_map(|one| one.groups_mut());
+        groups.for_each(|group| group.unlist(entry));
         (state.coordinator, state.grouped) = (None, false);
         // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
         // come up for ever.

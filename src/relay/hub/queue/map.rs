@@ -91,9 +91,7 @@ impl QueueMap {
     pub(crate) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<QueueEntry>> {
         let order = read(&self.order);
         let range = order.range::<str, _>((from, Bound::Unbounded));
-        range
-            .take(limit)
-            .map(|(_, entry)| Arc::clone(entry))
-            .collect()
+        let some = range.take(limit);
+        some.map(|(_, entry)| Arc::clone(entry)).collect()
     }
 }

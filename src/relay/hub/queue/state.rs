@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::super::{
     config::SUBSCRIBERS_PER_STEP,
-    coordinator::{CheckTurn, Coordinator},
+    coordinator::Coordinator,
     counters::QueueHead,
     group::{Group, MemberReport},
     mailbox::WakeBatch,
@@ -27,7 +27,10 @@ impl QueueState {
 
     /// A count of a queue with listeners: its sentinel has somebody to ask.
     pub(crate) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
-        let waits = |one: &Coordinator| one.sentinel_waits();
+        let waits = |one: &Coordinator| {
+            let sentinel = one.sentinel.as_ref();
+            sentinel.is_some_and(|check| check.due == Tick::NEVER)
+        };
         if self.coordinator.as_deref().is_none_or(waits) && self.listeners() > 0 {
             self.start_sentinel(entry, now, Duration::ZERO);
         }
@@ -46,9 +49,9 @@ impl QueueState {
             true => {
                 self.grouped = true;
                 // An entry that is new has counted nothing that its groups have not seen.
-                let (position, is_unannounced) = (self.counters, self.is_unannounced());
+                let head = self.head();
                 let coordinator = self.coordinator(entry, now);
-                coordinator.set_nodes(entry, nodes, position, is_known, is_unannounced)
+                coordinator.set_nodes(entry, nodes, &head, is_known)
             }
             false => nodes,
         };
@@ -72,9 +75,9 @@ impl QueueState {
         (now, spread): (Tick, Duration),
     ) {
         self.grouped = true;
-        let (head, is_unannounced) = (self.counters, self.is_unannounced());
+        let head = self.head();
         let coordinator = self.coordinator(entry, now);
-        coordinator.join(name, subscription, head, is_unannounced);
+        coordinator.join(name, subscription, &head);
         coordinator.subscriber_joined(now, spread);
     }
 
@@ -98,9 +101,7 @@ impl QueueState {
         };
         let mut more = 0;
         if report.polled {
-            let id = (!is_member).then_some(listener.id);
-            let capacity = listener.mailbox.capacity;
-            more = coordinator.check_reported(id, report, capacity, now);
+            more = coordinator.check_reported(listener, is_member, report, now);
         }
         let group = listener.group.as_ref().filter(|_| is_member);
         if let Some(group) = group.and_then(|name| coordinator.group(name)) {
@@ -159,13 +160,13 @@ impl QueueState {
         let Some(coordinator) = &mut self.coordinator else {
             return false;
         };
-        let turn = coordinator.run_due(&head, others, now);
-        self.passed_on |= coordinator.take_passed_on();
-        let first_others = turn == CheckTurn::Others && self.ask(entry, now, batch);
-        if turn != CheckTurn::Nobody && !first_others {
+        // A turn that nobody can take goes to the next one.
+        if let Some(turn_of_others) = coordinator.run_due(&head, others, now)
+            && !(turn_of_others && self.ask(entry, now, batch))
+        {
             let coordinator = self.coordinator.as_mut();
             let by_group = coordinator.is_some_and(|one| one.check_groups(&head.counters, now));
-            if !by_group && turn == CheckTurn::Groups {
+            if !by_group && !turn_of_others {
                 self.ask(entry, now, batch);
             }
         }
@@ -185,9 +186,7 @@ impl QueueState {
         let Some(coordinator) = &mut self.coordinator else {
             return false;
         };
-        let more = coordinator.assign(entry, &head, SUBSCRIBERS_PER_STEP, batch);
-        self.passed_on |= coordinator.take_passed_on();
-        more
+        coordinator.assign(entry, &head, SUBSCRIBERS_PER_STEP, batch)
     }
 
     pub(crate) fn head(&self) -> QueueHead {
@@ -196,8 +195,7 @@ impl QueueState {
             counters: self.counters,
             notified: self.notified,
             timed: known.map_or(u64::MAX, |known| known.timed),
-            has_increments: known
-                .is_none_or(|known| known.counters.sequence < self.counters.sequence),
+            has_increments: self.own_causes() > 0,
         }
     }
 
@@ -210,7 +208,7 @@ impl QueueState {
     /// is remembered.
     pub(crate) fn drop_unused_coordinator(&mut self) {
         let coordinator = self.coordinator.as_ref();
-        let stays = coordinator.is_some_and(|coordinator| coordinator.sentinel.is_some());
+        let stays = coordinator.is_some_and(|one| one.sentinel.is_some() || one.passed_on);
         if !self.grouped && self.outside.is_empty() && !stays {
             self.coordinator = None;
         }

@@ -7,7 +7,7 @@
 
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -40,8 +40,8 @@ pub(crate) struct QueueTimers {
     due: Vec<Timer>,
 }
 
-/// One timed wake-up.
-#[derive(Debug)]
+/// One timed wake-up. The default has no notification, and its time is not set yet.
+#[derive(Debug, Default)]
 pub(crate) struct Timer {
     pub(crate) at: Tick,
     /// The earliest requested time, and the shortest delay: they limit how far the timer may be
@@ -84,10 +84,18 @@ impl QueueTimers {
 
     /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
     /// `offset` gives each queue its own grid.
-    pub(crate) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer) {
-        self.insert(at, delay, timer);
+    pub(crate) fn add(&mut self, (now, offset): (Tick, u64), delay: Duration, mut timer: Timer) {
+        timer.at = now.after_on_moved_grid(delay, offset);
+        (timer.due, timer.delay) = (now + delay, delay);
+        if planted!(TimersMergeDown) {
+            timer.at = now + delay / 2;
+        }
+        match self.due.binary_search_by_key(&timer.at, |other| other.at) {
+            Ok(same) => self.due[same].merge(timer),
+            Err(index) => self.due.insert(index, timer),
+        }
         if self.due.len() > PER_QUEUE {
-            self.merge_closest(at.0, |_| true);
+            self.merge_closest(now, |_| true);
         }
     }
 
@@ -99,18 +107,6 @@ impl QueueTimers {
         self.add(at, delay, timer);
         if self.counts().1 > before.max(FEW) {
             self.merge_closest(at.0, |early| early.is_reported() && early.at > at.0);
-        }
-    }
-
-    fn insert(&mut self, (now, offset): (Tick, u64), delay: Duration, mut timer: Timer) {
-        timer.at = now.after_on_moved_grid(delay, offset);
-        (timer.due, timer.delay) = (now + delay, delay);
-        if planted!(TimersMergeDown) {
-            timer.at = now + delay / 2;
-        }
-        match self.due.binary_search_by_key(&timer.at, |other| other.at) {
-            Ok(same) => self.due[same].merge(timer),
-            Err(index) => self.due.insert(index, timer),
         }
     }
 
@@ -156,27 +152,12 @@ pub(crate) fn timer_offset(queue: &QueueAddress) -> u64 {
 }
 
 impl Timer {
-    /// Makes a wake-up without a notification.
-    pub(crate) fn without_notification() -> Self {
-        Self::new(Counters::default(), None)
-    }
-
     /// Makes a delayed notification.
     pub(crate) fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
-        let mut counters = Counters::default();
-        counters.add(notification);
-        Self::new(counters, Some(LastEvent::new(publisher, notification)))
-    }
-
-    /// Makes a wake-up whose time is not set yet.
-    pub(crate) fn new(counters: Counters, last_event: Option<LastEvent>) -> Self {
-        Self {
-            at: Tick::default(),
-            due: Tick::default(),
-            delay: Duration::ZERO,
-            counters,
-            last_event,
-        }
+        let mut timer = Self::default();
+        timer.counters.add(notification);
+        timer.last_event = Some(LastEvent::new(publisher, notification));
+        timer
     }
 
     fn is_reported(&self) -> bool {
@@ -266,12 +247,9 @@ impl Hub {
     /// `Exhausted` where there is no room for all of them; none is set then.
     pub(crate) fn take_over_timers(&self, timers: &[HandedTimer], now: Tick) -> Result<()> {
         self.check_timers("timers", timers.len())?;
-        let queues: BTreeSet<_> = timers.iter().map(|timer| &timer.increment.queue).collect();
-        for queue in queues {
-            self.entry(queue, now)?;
-        }
-        for timer in timers {
-            let entry = self.entry(&timer.increment.queue, now)?;
+        let entries = timers.iter();
+        let entries = entries.map(|timer| self.entry(&timer.increment.queue, now));
+        for (entry, timer) in entries.collect::<Result<Vec<_>>>()?.into_iter().zip(timers) {
             let wake = Timer::of_increment(&timer.increment);
             self.wake_after(entry, timer.due_in, wake, now);
         }
@@ -316,6 +294,10 @@ impl Timer {
             ..Counters::of_increment(increment)
         };
         let last_event = (increment.notifications > 0).then(|| increment.last_event.clone());
-        Self::new(counters, last_event)
+        Self {
+            counters,
+            last_event,
+            ..Self::default()
+        }
     }
 }

@@ -2,19 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "keda")]
-use super::super::core::CauseWatch;
 use super::super::{
     core::Hub,
     fanout::UpdateBatch,
-    queue::{EntryBits, QueueEntry, QueueState},
+    queue::{QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::{Timer, timer_offset},
 };
 use crate::{
     base::clock::Tick,
     error::Result,
-    types::{Accepted, Notification, QueueAddress},
+    types::{Accepted, Notification},
 };
 
 impl Hub {
@@ -41,7 +39,9 @@ impl Hub {
                     any = true;
                 } else {
                     let timer = Timer::for_notification(publisher, notification);
-                    state.timers.add(at, notification.delay, timer);
+                    self.change_timers(state, |state| {
+                        state.timers.add(at, notification.delay, timer);
+                    });
                 }
                 results.push(Ok(Accepted {
                     sequence: state.counters.sequence,
@@ -69,10 +69,10 @@ impl Hub {
                 state.count_timed(timer, now);
                 return true;
             }
-            match full {
+            self.change_timers(state, |state| match full {
                 true => state.timers.add_limited(at, delay, timer),
                 false => state.timers.add(at, delay, timer),
-            }
+            });
             false
         });
     }
@@ -98,10 +98,8 @@ impl Hub {
         let state = &mut *guard;
         state.guard(&entry, now);
         let before = state.counters;
-        let noted = state.bits.has(EntryBits::NOTED).then(|| state.own_causes());
-        let timers = state.timers.counts();
+        let noted = state.is_noted.then(|| state.own_causes());
         let counted = count(state);
-        self.count_timers(timers, state.timers.counts());
         batch.wakes.accepted_at = if counted { now } else { Tick::default() };
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;
@@ -122,8 +120,7 @@ impl Hub {
                 walks |= state.owe_count(&entry, &before, inline, &mut batch.wakes);
                 more |= state.grouped && state.reconcile(&entry, now, &mut batch.wakes);
             }
-            let has_increments = state.counters.sequence > state.announced().counters.sequence;
-            listed = has_increments && self.increments.list(&entry, state);
+            listed = state.own_causes() > 0 && self.increments.list(&entry, state);
         }
         // The fan-out assigns the rest.
         walks |= more && state.request_walk();
@@ -131,14 +128,13 @@ impl Hub {
         if is_counted {
             state.settle(&self.fanout.revision);
         }
-        let is_active = state.counters.notifications > before.notifications;
-        let active = (measured && is_active).then_some((before, state.counters));
+        let after = state.counters;
         let first = state.rearm(&entry, &self.timers);
         drop(guard);
         if first {
             self.timers.waker.wake();
         }
-        if let Some((before, after)) = active {
+        if measured && after.notifications > before.notifications {
             self.activity.note(&entry, &before, &after);
         }
         if is_counted {
@@ -152,34 +148,26 @@ impl Hub {
         }
     }
 
-    /// Sets what is told of each cause, unless it is set already. Who then reads a queue's figures sees
-    /// a cause there, or is told of it: both hold the lock of its entry.
-    #[cfg(feature = "keda")]
-    pub(crate) fn watch_causes(&self, watch: impl FnOnce() -> CauseWatch) {
-        self.cause_watch.get_or_init(watch);
-    }
-
-    /// Tells the watch of a cause. No lock may be held.
-    #[cfg(feature = "keda")]
-    pub(in super::super) fn tell_cause(&self, queue: &QueueAddress) {
-        if let Some(watch) = self.cause_watch.get() {
-            watch(queue);
-        }
-    }
-
-    #[cfg(not(feature = "keda"))]
-    #[expect(clippy::unused_self, reason = "without the feature there is no watch")]
-    pub(in super::super) fn tell_cause(&self, _: &QueueAddress) {}
-
-    /// Updates the totals of timers by one queue's numbers before and after a change.
-    fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
-        let count = |of: &AtomicU64, before: usize, after: usize| {
+    /// Changes a queue's timers, and the totals by its numbers before and after.
+    pub(in super::super) fn change_timers<T>(
+        &self,
+        state: &mut QueueState,
+        change: impl FnOnce(&mut QueueState) -> T,
+    ) -> T {
+        let before = state.timers.counts();
+        let changed = change(state);
+        let after = state.timers.counts();
+        // Wraps below zero, as the total does not.
+        let add = |to: &AtomicU64, before: usize, after: usize| {
             if after != before {
-                // Wraps below zero, as the total does not.
-                of.fetch_add(after.wrapping_sub(before) as u64, Ordering::Relaxed);
+                to.fetch_add(
+                    (after as u64).wrapping_sub(before as u64),
+                    Ordering::Relaxed,
+                );
             }
         };
-        count(&self.timers_set, before.0, after.0);
-        count(&self.timers_reported, before.1, after.1);
+        add(&self.timers_set, before.0, after.0);
+        add(&self.timers_reported, before.1, after.1);
+        changed
     }
 }

@@ -100,7 +100,8 @@ impl Cursor {
         self.busy || self.drained_sequence < self.woken_sequence
     }
 
-    pub(crate) fn is_busy(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
+    pub(crate) fn is_busy(&self, now: Tick, subscription: &Subscription) -> bool {
+        let reports = subscription.mailbox.reports();
         let is_over = !reports && now >= self.woken_at + subscription.visibility_timeout;
         !is_over && self.has_work()
     }
@@ -108,8 +109,8 @@ impl Cursor {
     /// Returns whether the queue's entry is kept for this cursor. A listener that does not report keeps it
     /// until its visibility time-out is over; a check of the sentinel keeps no entry then, because a later
     /// one finds the same messages.
-    pub(crate) fn keeps_entry(&self, reports: bool) -> bool {
-        let has_work = match reports {
+    pub(crate) fn keeps_entry(&self, subscription: &Subscription) -> bool {
+        let has_work = match subscription.mailbox.reports() {
             true => self.has_work() || self.reported_busy,
             false => self.work_sent_at != Tick::NEVER,
         };
@@ -117,23 +118,24 @@ impl Cursor {
     }
 
     /// Its owed or busy state has changed: corrects the entry's number of cursors that keep it.
-    pub(crate) fn note_held(&mut self, reports: bool, state: &mut QueueState) {
-        let holds = self.keeps_entry(reports);
+    pub(crate) fn note_held(&mut self, subscription: &Subscription, state: &mut QueueState) {
+        let holds = self.keeps_entry(subscription);
         let before = std::mem::replace(&mut self.holds, holds);
         state.held = state.held + u32::from(holds) - u32::from(before);
     }
 
     /// Returns whether the messages that a listener without reports was woken for are visible again.
-    pub(crate) fn is_lapsed(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
-        let lapses = !reports && self.work_sent_at != Tick::NEVER;
+    pub(crate) fn is_lapsed(&self, now: Tick, subscription: &Subscription) -> bool {
+        let lapses = !subscription.mailbox.reports() && self.work_sent_at != Tick::NEVER;
         lapses && self.work_sent_at + subscription.visibility_timeout <= now
     }
 
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.
-    pub(crate) fn is_settled(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
+    pub(crate) fn is_settled(&self, now: Tick, subscription: &Subscription) -> bool {
+        let reports = subscription.mailbox.reports();
         let has = self.owed.is_some() || self.is_due || self.waits;
         let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
-        !has && !self.reported_busy && is_late && !self.is_busy(reports, now, subscription)
+        !has && !self.reported_busy && is_late && !self.is_busy(now, subscription)
     }
 }
 

@@ -7,10 +7,7 @@
 //! Locks: an entry's lock is taken before this one, and only the log of decisions under it.
 
 use std::{
-    collections::{
-        BTreeMap, VecDeque,
-        btree_map::{Entry, IntoIter},
-    },
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     num::NonZeroU64,
     sync::Arc,
     time::Duration,
@@ -20,7 +17,7 @@ use super::super::{
     cursor::Cursor,
     decisions::{Decision, DecisionKind},
     group::MemberReport,
-    load::{LoadChange, RequestedReads},
+    load::{RequestedReads, StreamLoad},
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
     wake_builder::{WakeEntry, WakeSink},
@@ -31,6 +28,7 @@ use crate::{
 };
 
 /// The part of a subscription that its lock guards.
+#[derive(Default)]
 pub(crate) struct Inbox {
     /// By the numbers of the queues' entries.
     cursors: BTreeMap<u64, Box<Cursor>>,
@@ -51,34 +49,23 @@ pub(crate) struct Inbox {
     /// The hub's revision that was drawn for a resume number, and how many of the due cursors are to
     /// be sent before it is stated (see `resume`).
     drawn: Option<(NonZeroU64, usize)>,
-    /// The listener has reported at least once.
-    pub(crate) reports: bool,
-    /// The first wake-up since the newest report; [`Tick::NEVER`] without one.
-    woken_at: Tick,
-    /// The queue of the oldest message that the listener handles, and when that began;
-    /// [`Tick::NEVER`] without one.
+    /// The first wake-up since the newest report.
+    woken_at: Option<Tick>,
+    /// The queue of the oldest message that the listener handles, and when that began.
     busiest: u64,
-    busy_since: Tick,
+    busy_since: Option<Tick>,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
-    /// Since when the listener has run as many dequeue tasks as it may; [`Tick::NEVER`] if it has not.
-    pub(crate) full_since: Tick,
-    /// Queues whose newest report states dequeue tasks.
+    /// Since when the listener has run as many dequeue tasks as it may.
+    pub(crate) full_since: Option<Tick>,
+    /// Queues whose newest report states dequeue tasks, and the sum of these.
     awake_queues: u32,
+    tasks: i64,
     /// The newest report states that the listener polls.
     polls: bool,
+    /// The part of this stream in the load of all.
+    pub(crate) noted_load: StreamLoad,
 }
-
-/// What follows from a report.
-#[derive(Debug, Default)]
-pub(crate) struct Reported {
-    /// How many other listeners are to be asked to check.
-    pub(crate) ask_more: u64,
-    pub(crate) change: LoadChange,
-}
-
-/// The cursors of a closed inbox, to be detached in steps.
-pub(crate) type DetachedCursors = IntoIter<u64, Box<Cursor>>;
 
 /// Cursors that one step visits, some ten microseconds.
 const STEP: usize = 1024;
@@ -102,37 +89,12 @@ pub(crate) struct Filled {
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
-        Self {
-            cursors: BTreeMap::new(),
-            due: VecDeque::new(),
-            is_woken: false,
-            accepted_at: Tick::default(),
-            pattern_checks: Vec::new(),
-            swept_up_to: 0,
-            made: 0,
-            waiting: VecDeque::new(),
-            drawn: None,
-            reports: false,
-            woken_at: Tick::NEVER,
-            busiest: 0,
-            busy_since: Tick::NEVER,
-            active_dequeue_tasks: 0,
-            total_dequeue_tasks: 0,
-            full_since: Tick::NEVER,
-            awake_queues: 0,
-            polls: false,
-        }
-    }
-
     pub(crate) fn get(&self, entry: &QueueEntry) -> Option<&Cursor> {
-        self.cursors.get(&entry.number()).map(|cursor| &**cursor)
+        self.cursors.get(&entry.number()).map(Box::as_ref)
     }
 
     pub(crate) fn get_mut(&mut self, entry: &QueueEntry) -> Option<&mut Cursor> {
-        self.cursors
-            .get_mut(&entry.number())
-            .map(|cursor| &mut **cursor)
+        self.cursors.get_mut(&entry.number()).map(Box::as_mut)
     }
 
     /// Returns the number of cursors.
@@ -140,26 +102,25 @@ impl Inbox {
         self.cursors.len()
     }
 
-    /// Returns the cursor of an entry, and makes it if there is none.
-    pub(crate) fn insert(&mut self, entry: &Arc<QueueEntry>, is_named: bool) -> &mut Cursor {
-        let made = &mut self.made;
-        self.cursors.entry(entry.number()).or_insert_with(|| {
-            *made += 1;
-            Box::new(Cursor::new(Arc::clone(entry), is_named))
-        })
-    }
-
-    /// The same; `has_room` returns whether there is room for a new one, and whether a selector names the
-    /// queue.
+    /// Returns the cursor of an entry, and makes it if there is none, within the limits or `beyond` them.
     pub(crate) fn get_or_insert(
         &mut self,
         entry: &Arc<QueueEntry>,
-        has_room: impl FnOnce() -> Option<bool>,
+        subscription: &Subscription,
+        beyond: bool,
     ) -> Option<&mut Cursor> {
+        let own = self.cursors.len();
         match self.cursors.entry(entry.number()) {
             Entry::Occupied(known) => Some(known.into_mut()),
             Entry::Vacant(new) => {
-                let is_named = has_room()?;
+                let limits = &entry.shared.cursors;
+                let is_named = subscription.names(entry.address());
+                if !limits.take(subscription, own, is_named) {
+                    if !beyond {
+                        return None;
+                    }
+                    limits.take_beyond(subscription);
+                }
                 self.made += 1;
                 Some(new.insert(Box::new(Cursor::new(Arc::clone(entry), is_named))))
             }
@@ -211,24 +172,25 @@ impl Inbox {
     /// get a share. Returns them, and whether none is left.
     pub(crate) fn take_waiting(&mut self, most: usize) -> (Vec<Arc<QueueEntry>>, bool) {
         let count = self.waiting.len().div_ceil(4).min(most);
-        let mut taken = Vec::new();
-        for number in self.waiting.drain(..count) {
-            let Some(cursor) = self.cursors.get_mut(&number) else {
-                continue;
-            };
+        let numbers = self.waiting.drain(..count);
+        let taken = numbers.filter_map(|number| {
+            let cursor = self.cursors.get_mut(&number)?;
             cursor.waits = false;
-            taken.push(Arc::clone(&cursor.entry));
-        }
-        (taken, self.waiting.is_empty())
+            Some(Arc::clone(&cursor.entry))
+        });
+        (taken.collect(), self.waiting.is_empty())
     }
 
-    /// Takes out all cursors, and the list of those with something to send; [`super::super::subscribe`]
-    /// detaches them.
-    pub(crate) fn close(&mut self) -> (DetachedCursors, VecDeque<Arc<QueueEntry>>) {
-        self.waiting = VecDeque::new();
-        (self.awake_queues, self.polls) = (0, false);
-        let cursors = std::mem::take(&mut self.cursors);
-        (cursors.into_iter(), std::mem::take(&mut self.due))
+    /// Takes out some cursors of a closed inbox, which [`super::super::subscribe`] detaches, and drops as
+    /// many of the queues with something to send.
+    pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<Cursor> {
+        self.due.truncate(self.due.len().saturating_sub(most));
+        let all = std::iter::from_fn(|| self.cursors.pop_first());
+        all.take(most).map(|(_, cursor)| *cursor).collect()
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.cursors.is_empty() && self.due.is_empty()
     }
 
     /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
@@ -261,7 +223,7 @@ impl Inbox {
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
     pub(crate) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let some = self.cursors.values().take(STEP);
-        let busy = some.filter(|one| one.is_busy(self.reports, now, subscription));
+        let busy = some.filter(|one| one.is_busy(now, subscription));
         (busy.count(), self.due.len())
     }
 
@@ -343,8 +305,8 @@ impl Inbox {
         for (number, cursor) in self.cursors.range(self.swept_up_to..).take(most) {
             visited += 1;
             self.swept_up_to = number + 1;
-            let is_lapsed = cursor.is_lapsed(self.reports, now, subscription);
-            if is_lapsed || cursor.is_settled(self.reports, now, subscription) {
+            let is_lapsed = cursor.is_lapsed(now, subscription);
+            if is_lapsed || cursor.is_settled(now, subscription) {
                 settled.push(Arc::clone(&cursor.entry));
             }
         }
@@ -361,49 +323,47 @@ impl Inbox {
         subscription: &Subscription,
         now: Tick,
     ) {
-        let reports = self.reports;
         if let Some(cursor) = self.get_mut(entry)
-            && cursor.is_lapsed(reports, now, subscription)
+            && cursor.is_lapsed(now, subscription)
         {
             cursor.work_sent_at = Tick::NEVER;
-            cursor.note_held(reports, state);
+            cursor.note_held(subscription, state);
         }
     }
 
-    /// Removes a cursor that has nothing that the subscriber needs; returns it, and the change of the load.
+    /// Removes a cursor that has nothing that the subscriber needs.
     pub(crate) fn remove_settled(
         &mut self,
         entry: &QueueEntry,
         subscription: &Subscription,
         now: Tick,
-    ) -> Option<(Box<Cursor>, LoadChange)> {
-        let known = self.get(entry);
-        known.filter(|cursor| cursor.is_settled(self.reports, now, subscription))?;
-        let before = self.stream_load();
+    ) -> Option<Box<Cursor>> {
+        let known = self
+            .get(entry)
+            .filter(|_| !subscription.mailbox.is_closed());
+        known.filter(|cursor| cursor.is_settled(now, subscription))?;
         let cursor = self.cursors.remove(&entry.number())?;
         self.note_tasks(cursor.tasks, 0);
-        let change = LoadChange::of_tasks(cursor.tasks, 0).plus(self.load_since(before));
-        Some((cursor, change))
+        Some(cursor)
     }
 
     /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
-    /// head counts as 0.
+    /// head counts as 0. Returns how many other listeners are to be asked to check.
     pub(crate) fn report(
         &mut self,
         subscription: &Subscription,
         (entry, state): (&Arc<QueueEntry>, &mut QueueState),
         report: &Report,
         now: Tick,
-    ) -> Reported {
-        self.reports = true;
-        self.woken_at = Tick::NEVER;
-        let before = self.stream_load();
+    ) -> u64 {
+        subscription.mailbox.note_reports();
+        self.woken_at = None;
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
         let Some(cursor) = self.cursors.get_mut(&entry.number()) else {
-            return Reported::default();
+            return 0;
         };
         if report.number < cursor.report_number {
-            return Reported::default();
+            return 0;
         }
         // The first report on a stream without a wake-up repeats one of an earlier stream.
         let polled = report.state != ReportState::Unspecified
@@ -412,21 +372,19 @@ impl Inbox {
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         let is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
-        self.full_since = match is_full {
-            true => self.full_since.min(now),
-            false => Tick::NEVER,
-        };
+        self.full_since = is_full.then(|| self.full_since.unwrap_or(now));
         // On a stream of several queues, a report on one says nothing about the others. There, a
         // task may wait for an answer about another queue. So the listener is asked, at the cost of
         // one check at most.
         let polls =
             report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
-        let told = report.state != ReportState::Unspecified;
-        let polls_until = told.then(|| match polls {
-            true => now + entry.shared.config.sentinel_interval * 2,
-            false => now,
-        });
-        subscription.mailbox.note_report(polls_until);
+        if report.state != ReportState::Unspecified {
+            subscription.mailbox.set_polls_until(match polls {
+                true => now + entry.shared.config.sentinel_interval * 2,
+                false => now,
+            });
+            self.polls = polls;
+        }
         let head = state.counters.sequence;
         let is_trusted = report.sequence <= head || planted!(SequenceAboveHeadAccepted);
         let sequence = if is_trusted { report.sequence } else { 0 };
@@ -460,55 +418,42 @@ impl Inbox {
         }
         let is_member = cursor.is_member;
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
+        cursor.note_held(subscription, state);
         self.note_tasks(tasks, report.active_dequeue_tasks);
-        if told {
-            self.polls = polls;
-        }
         self.note_busy(entry.number(), report, now);
-        if let Some(cursor) = self.get_mut(entry) {
-            cursor.note_held(true, state);
-        }
-        let change = LoadChange::of_tasks(tasks, report.active_dequeue_tasks);
-        let change = change.plus(self.load_since(before));
-        Reported {
-            ask_more: state.report(subscription, is_member, member_report, now),
-            change,
-        }
+        state.report(subscription, is_member, member_report, now)
     }
 
-    /// Returns whether the stream is awake, and whether its listener polls.
-    pub(crate) fn stream_load(&self) -> (bool, bool) {
-        (!self.polls && self.awake_queues > 0, self.polls)
-    }
-
-    pub(crate) fn load_since(&self, before: (bool, bool)) -> LoadChange {
-        let after = self.stream_load();
-        LoadChange {
-            awake: i64::from(after.0) - i64::from(before.0),
-            polling: i64::from(after.1) - i64::from(before.1),
-            ..LoadChange::default()
+    /// Returns what the stream does, by its newest reports; nothing after its end.
+    pub(crate) fn load(&self, subscription: &Subscription) -> StreamLoad {
+        if subscription.mailbox.is_closed() {
+            return StreamLoad::default();
+        }
+        let pairs = i64::try_from(subscription.selectors.len()).unwrap_or(i64::MAX);
+        StreamLoad {
+            pairs: pairs - i64::from(self.awake_queues),
+            tasks: self.tasks,
+            awake: i64::from(!self.polls && self.awake_queues > 0),
+            polling: i64::from(self.polls),
         }
     }
 
     fn note_tasks(&mut self, before: u32, after: u32) {
-        match (before, after) {
-            (0, 1..) => self.awake_queues += 1,
-            (1.., 0) => self.awake_queues -= 1,
-            _ => {}
-        }
+        self.awake_queues = self.awake_queues + u32::from(after > 0) - u32::from(before > 0);
+        self.tasks += i64::from(after) - i64::from(before);
     }
 
     /// A Wake has entries.
     pub(crate) fn note_woken(&mut self, now: Tick) {
-        self.woken_at = self.woken_at.min(now);
+        self.woken_at.get_or_insert(now);
     }
 
     /// Returns for how long a listener that reports has not done so after a wake-up: it hangs, or it
     /// cannot read its queue. A busy listener reports only after its next get, and one with patterns
     /// does not report a check under their names.
     pub(crate) fn silent_for(&self, subscription: &Subscription, now: Tick) -> Option<Duration> {
-        let silent = now.since(self.woken_at);
-        if !self.reports || silent < SILENT_FROM || subscription.has_pattern() {
+        let silent = now.since(self.woken_at?);
+        if !subscription.mailbox.reports() || silent < SILENT_FROM || subscription.has_pattern() {
             return None;
         }
         let mut some = self.cursors.values().take(4 * STEP);
@@ -517,7 +462,7 @@ impl Inbox {
 
     /// Returns how long the listener has been handling the oldest of its messages.
     pub(crate) fn busy_for(&self, now: Tick) -> Option<Duration> {
-        (self.busy_since != Tick::NEVER).then(|| now.since(self.busy_since))
+        self.busy_since.map(|since| now.since(since))
     }
 
     /// The same, if that message is of this queue.
@@ -531,16 +476,13 @@ impl Inbox {
     fn note_busy(&mut self, at: u64, report: &Report, now: Tick) {
         let is_busiest = self.busiest == at;
         let since = match (report.state, report.busy_for) {
-            (ReportState::Drained, _) if is_busiest => Tick::NEVER,
+            (ReportState::Drained, _) if is_busiest => None,
             (ReportState::Drained, _) => return,
-            (_, Some(age)) => now - age,
-            (ReportState::Busy, None) => match is_busiest {
-                true => self.busy_since.min(now),
-                false => now,
-            },
+            (_, Some(age)) => Some(now - age),
+            (ReportState::Busy, None) => self.busy_since.filter(|_| is_busiest).or(Some(now)),
             (_, None) => return,
         };
-        if is_busiest || since < self.busy_since {
+        if is_busiest || self.busy_since.is_none_or(|known| since < Some(known)) {
             (self.busiest, self.busy_since) = (at, since);
         }
     }

@@ -140,15 +140,17 @@ impl Mailbox {
         !self.is_agent && !self.polls(now)
     }
 
-    /// Notes a report. A listener that drained its queue and keeps tasks polls. It counts as
-    /// polling for a limited time only, because a later state may go unreported.
-    pub(crate) fn note_report(&self, polls_until: Option<Tick>) {
+    /// Its listener has reported. The inbox is locked.
+    pub(crate) fn note_reports(&self) {
         if !self.reports() {
             self.stream.fetch_or(REPORTS, Ordering::AcqRel);
         }
-        if let Some(until) = polls_until {
-            self.polls_until.store(until.as_nanos(), Ordering::Release);
-        }
+    }
+
+    /// A listener that drained its queue and keeps tasks polls. It counts as polling for a limited time
+    /// only, because a later state may go unreported.
+    pub(crate) fn set_polls_until(&self, until: Tick) {
+        self.polls_until.store(until.as_nanos(), Ordering::Release);
     }
 }
 

@@ -10,7 +10,7 @@ use super::super::{
     fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
     queue::{QueueEntry, QueueState},
-    subscription::{Admission, Subscription},
+    subscription::Subscription,
     sync::lock,
     timers::Timer,
 };
@@ -50,7 +50,12 @@ impl Hub {
             guard = entry.lock_with_nodes(now);
         }
         let state = &mut *guard;
-        self.make_cursor(&subscription, (&entry, state), report);
+        // R8: the end of a busy listener sets a timer, also beyond the limits. Another listener has no
+        // cursor there, and its report covers nothing.
+        let is_busy = report.state == ReportState::Busy;
+        if let Some(group) = state.group_of(&subscription) {
+            group.members.admit(&entry, &subscription, is_busy);
+        }
         let mut inbox = subscription.lock();
         if subscription.mailbox.is_closed() {
             // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
@@ -58,17 +63,22 @@ impl Hub {
             if planted!(ReportAfterEnd) {
                 return Ok(());
             }
+            drop(inbox);
+            drop(guard);
+            // The report may have made the entry, whose check is not in the timers' order yet.
+            self.reconcile(entry, now, |_| {});
             return Err(unknown_subscription());
         }
+        _ = inbox.get_or_insert(&entry, &subscription, is_busy);
         state.guard(&entry, now);
-        let reported = inbox.report(&subscription, (&entry, state), report, now);
+        let ask_more = inbox.report(&subscription, (&entry, state), report, now);
+        self.note_load(&mut inbox, &subscription, now);
         drop(inbox);
-        if reported.ask_more > 0 {
-            state.ask_more(&entry, reported.ask_more, now, &mut batch);
+        if ask_more > 0 {
+            state.ask_more(&entry, ask_more, now, &mut batch);
         }
         let is_due = state.is_due();
         drop(guard);
-        self.change_load(reported.change, now);
         batch.wake();
         self.sweep(&subscription, 0, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
@@ -79,38 +89,9 @@ impl Hub {
         }
         self.list_check(&entry);
         if let Some(delay) = report.visible_in {
-            self.wake_after(entry, delay, Timer::without_notification(), now);
+            self.wake_after(entry, delay, Timer::default(), now);
         }
         Ok(())
-    }
-
-    /// Makes the cursor of a queue that is reported. R8: the end of a busy listener sets a timer, also
-    /// beyond the limits. Another listener has none there, and its report covers nothing.
-    fn make_cursor(
-        &self,
-        subscription: &Arc<Subscription>,
-        (entry, state): (&Arc<QueueEntry>, &mut QueueState),
-        report: &Report,
-    ) {
-        let is_busy = report.state == ReportState::Busy;
-        if let Some(group) = state.group_of(subscription)
-            && group.members.admit(entry, subscription, is_busy) == Admission::Member
-        {
-            return;
-        }
-        let mut inbox = subscription.lock();
-        if subscription.mailbox.is_closed() || inbox.get(entry).is_some() {
-            return;
-        }
-        let is_named = subscription.names(entry.address());
-        let limits = &self.shared.cursors;
-        if !limits.take(subscription, inbox.len(), is_named) {
-            if !is_busy {
-                return;
-            }
-            limits.take_beyond(subscription);
-        }
-        inbox.insert(entry, is_named);
     }
 
     /// Applies `change`, then runs the due work of the queue's groups and its sentinel. A forgotten queue

@@ -50,11 +50,9 @@ const NUMBER: usize = 8;
 
 impl ResumePoint {
     pub(crate) fn number(self) -> ResumeNumber {
-        let mut number = Vec::with_capacity(EPOCH + 2 * NUMBER);
-        number.extend_from_slice(&self.epoch.0.to_le_bytes());
-        number.extend_from_slice(&self.revision.get().to_le_bytes());
-        number.extend_from_slice(&self.digest.to_le_bytes());
-        ResumeNumber(number.into())
+        let (revision, digest) = (self.revision.get().to_le_bytes(), self.digest.to_le_bytes());
+        let parts: [&[u8]; 3] = [&self.epoch.0.to_le_bytes(), &revision, &digest];
+        ResumeNumber(parts.concat().into())
     }
 
     /// Reads a number; `None` where no relay has written it.

@@ -17,10 +17,9 @@ use super::super::{
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
-    load::LoadChange,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
-    queue::{EntryBits, QueueEntry, QueueState},
+    queue::{QueueEntry, QueueState},
     subscription::{Owed, Subscription},
     sync::lock,
     timers::Timer,
@@ -89,7 +88,7 @@ impl Hub {
         let subscription = Arc::new(Subscription::new(id, options, life, pool, now));
         let entries = self.admit(&subscription, now)?;
         let resumed = self.resumed_at(options, subscription.digest);
-        self.change_load(LoadChange::of_pairs(subscription.pairs()), now);
+        self.note_load(&mut subscription.lock(), &subscription, now);
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
         self.note_found(&options.listener_id, now);
         let mut batch = WakeBatch::default();
@@ -106,16 +105,15 @@ impl Hub {
         // One member checks for a new group: `join_pattern_checks` requests that. For a subscriber that
         // resumes, the introduction decides this at its end.
         if subscription.group.is_none() && resumed.is_none() {
-            let mut inbox = subscription.lock();
-            inbox.request_pattern_checks(&subscription.selectors);
+            let selectors = &subscription.selectors;
+            subscription.lock().request_pattern_checks(selectors);
         }
         // R4: in the nodes before the map is walked.
         let joined = self.shared.patterns.join(subscription);
         self.join_pattern_checks(subscription, &joined, now);
-        let mut waiting = Vec::new();
-        if subscription.group.is_some() && !planted!(MemberUnnoticed) {
-            waiting.extend(joined.iter().map(|node| (Arc::clone(node), None)));
-        }
+        // Only groups have some.
+        let waiting = joined.iter().filter(|_| !planted!(MemberUnnoticed));
+        let waiting = waiting.map(|node| (Arc::clone(node), None)).collect();
         let mut nodes = joined;
         nodes.retain(|node| !node.is_introduced());
         *lock(&subscription.introduction) = Some(Box::new(Introduction {
@@ -220,8 +218,8 @@ impl Hub {
             let lacks =
                 since.is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since));
             if lacks {
-                let mut inbox = subscription.lock();
-                inbox.request_pattern_checks(&subscription.selectors);
+                let selectors = &subscription.selectors;
+                subscription.lock().request_pattern_checks(selectors);
             }
         } else {
             *lock(&subscription.introduction) = Some(introduction);
@@ -348,7 +346,12 @@ impl Hub {
             let mut eviction = lock(&self.eviction);
             missing.retain(|address| self.entries.get(address).is_none());
             let own = || exact.iter().collect::<HashSet<_>>();
-            self.make_room(&mut eviction, &missing, own, now)?;
+            // Another request may have made all of them: then no room is needed.
+            let count = (missing.len(), self.most_queues());
+            let room = self.room_for(&mut eviction, count, own, now);
+            if let Some(first) = missing.get(room) {
+                return Err(self.no_room(first, now));
+            }
             missing
                 .iter()
                 .for_each(|address| _ = self.make_entry(address, now));
@@ -402,32 +405,21 @@ impl Hub {
         lock(&self.subscriptions).remove(&subscription.id);
         *lock(&subscription.introduction) = None;
         let mut inbox = subscription.lock();
-        let reports = inbox.reports;
-        let before = inbox.stream_load();
         let was_open = !subscription.mailbox.is_closed();
         // What it was owed outside of its group is owed to another one.
-        let is_owed = subscription.group.is_some() && inbox.is_owed();
+        let is_owed = was_open && subscription.group.is_some() && inbox.is_owed();
         // Under the lock: who makes a cursor finds it open, or leaves it to this.
         subscription.mailbox.close();
-        let (cursors, due) = inbox.close();
-        let mut change = inbox.load_since(before);
-        let mut detaching = Detaching {
-            subscription: Arc::clone(subscription),
-            cursors,
-            due,
-            reports,
-            closed_at: now,
-        };
+        self.note_load(&mut inbox, subscription, now);
         drop(inbox);
         if was_open {
-            change.pairs -= subscription.pairs();
-            self.change_load(change, now);
             self.leave_named(subscription, now);
         }
         if subscription.has_pattern() {
             self.leave_patterns(subscription, is_owed, now);
         }
-        let done = (0..FIRST).any(|_| self.detach_next(&mut detaching, now));
+        let detaching = (Arc::clone(subscription), now);
+        let done = (0..FIRST).any(|_| self.detach_next(&detaching, now));
         lock(&self.detaching).put_back((!done).then_some(detaching));
         if !done {
             self.fanout.waker.wake();
@@ -467,29 +459,27 @@ impl Hub {
 
     /// Detaches some cursors of closed subscriptions; returns whether there are more.
     pub(crate) fn detach_some(&self, now: Tick) -> bool {
-        let Some(mut detaching) = lock(&self.detaching).take() else {
+        let Some(detaching) = lock(&self.detaching).take() else {
             return false;
         };
-        let done = self.detach_next(&mut detaching, now);
+        let done = self.detach_next(&detaching, now);
         lock(&self.detaching).put_back((!done).then_some(detaching))
     }
 
     /// Detaches the next cursors; returns whether all are detached.
-    fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
-        let subscription = Arc::clone(&detaching.subscription);
-        let mut change = LoadChange::default();
-        for (_, cursor) in detaching.cursors.by_ref().take(STEP) {
+    fn detach_next(&self, (subscription, closed_at): &Detaching, now: Tick) -> bool {
+        let cursors = subscription.lock().take_cursors(STEP);
+        for cursor in cursors {
             if !cursor.is_named {
-                self.shared.cursors.give_back(&subscription, 1);
+                self.shared.cursors.give_back(subscription, 1);
             }
-            change = change.plus(LoadChange::of_tasks(cursor.tasks, 0));
-            let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
+            let busy = cursor.is_busy(*closed_at, subscription);
             let mut state = cursor.entry.lock();
             state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
             state.held -= u32::from(cursor.holds);
             let needs_reconcile = match cursor.is_member {
                 true => {
-                    if let Some(group) = state.group_of(&subscription) {
+                    if let Some(group) = state.group_of(subscription) {
                         group.leave(subscription.id, busy, now);
                     }
                     state.note_left(now);
@@ -503,15 +493,12 @@ impl Hub {
                 self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
             }
             if busy && !planted!(NoTimerForBusy) {
-                let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
-                let (delay, timer) = (end.since(now), Timer::without_notification());
+                let end = *closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
+                let (delay, timer) = (end.since(now), Timer::default());
                 self.wake_after(cursor.entry, delay, timer, now);
             }
         }
-        self.change_load(change, now);
-        let left = detaching.due.len().saturating_sub(STEP);
-        detaching.due.truncate(left);
-        detaching.cursors.len() + left == 0
+        subscription.lock().is_detached()
     }
 
     /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
@@ -528,12 +515,12 @@ impl Hub {
             if group.is_some_and(|group| !group.is_settled(subscription.id)) {
                 continue;
             }
-            if let Some((cursor, change)) = inbox.remove_settled(&entry, subscription, now) {
+            if let Some(cursor) = inbox.remove_settled(&entry, subscription, now) {
+                self.note_load(&mut inbox, subscription, now);
                 state.held -= u32::from(cursor.holds);
                 if let Some(group) = state.group_of(subscription) {
                     group.forget(subscription.id);
                 }
-                self.change_load(change, now);
                 if !cursor.is_named {
                     self.shared.cursors.give_back(subscription, 1);
                 }
@@ -565,7 +552,7 @@ impl QueueState {
 }
 
 fn note_joined(subscription: &Subscription, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
-    state.bits.remove(EntryBits::UNSERVED);
+    state.is_unserved = false;
     entry.note(state, |sequence| {
         Decision::about(subscription, DecisionKind::Joined, sequence, now)
     });

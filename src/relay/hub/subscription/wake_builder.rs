@@ -29,17 +29,10 @@ pub(crate) struct WakeEntry<'a> {
     pub(crate) last_event: &'a LastEvent,
 }
 
-/// The encoding of a queue's newest entry, shared by all subscribers at the same position.
-#[derive(Debug)]
-pub(crate) struct EncodedEntry {
-    pub(crate) from: Counters,
-    pub(crate) sequence: u64,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// The encoding of a queue's newest wake-up entry, where several subscribers may get it.
+/// The encoding of a queue's newest wake-up entry, shared by all subscribers at the same position: with
+/// that position, and the entry's sequence.
 #[derive(Default)]
-pub(crate) struct EncodingCache(Option<Box<EncodedEntry>>);
+pub(crate) struct EncodingCache(Option<Box<(Counters, u64, Vec<u8>)>>);
 
 /// Takes the entries of one Wake.
 pub(crate) trait WakeSink {
@@ -70,18 +63,12 @@ impl EncodingCache {
     /// Returns the bytes for the entry from this position to this sequence; empty until they are
     /// encoded.
     pub(crate) fn get(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
-        let entry = self.0.get_or_insert_with(|| {
-            Box::new(EncodedEntry {
-                from: *from,
-                sequence,
-                bytes: Vec::new(),
-            })
-        });
-        if entry.sequence != sequence || entry.from != *from {
-            (entry.from, entry.sequence) = (*from, sequence);
-            entry.bytes.clear();
+        let (known_from, known, bytes) = &mut **self.0.get_or_insert_default();
+        if *known != sequence || *known_from != *from {
+            (*known_from, *known) = (*from, sequence);
+            bytes.clear();
         }
-        &mut entry.bytes
+        bytes
     }
 }
 

@@ -1,7 +1,7 @@
 //! The decisions about a queue that an operator watches, and what is known about its listeners.
 
 use super::{
-    super::{DecisionKind, QueueListener, queue::EntryBits},
+    super::{DecisionKind, QueueListener},
     *,
 };
 use DecisionKind::{Busy, Checked, Empty, Joined, Left, Notified, Reassigned, StoodAside, Woken};
@@ -27,8 +27,7 @@ fn noted(hub: &Hub, now: Tick) -> Vec<(DecisionKind, String)> {
 
 fn is_noted(hub: &Hub) -> bool {
     let entry = hub.entries.get(&queue("orders")).expect("known");
-    let bits = entry.lock().bits;
-    bits.has(EntryBits::NOTED)
+    entry.lock().is_noted
 }
 
 #[test]
@@ -170,7 +169,7 @@ fn a_queue_that_is_not_known_at_the_question_is_noted_from_its_entry_on() {
     assert_eq!(noted(&hub, START), [(Notified, String::new())]);
     notify(&hub, "mails");
     let entry = hub.entries.get(&queue("mails")).expect("known");
-    assert!(!entry.lock().bits.has(EntryBits::NOTED));
+    assert!(!entry.lock().is_noted);
 }
 
 #[test]

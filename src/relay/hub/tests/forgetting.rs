@@ -85,7 +85,7 @@ fn a_caller_with_a_dead_entry_counts_in_the_new_one() {
     hub.wake_after(
         dead,
         Duration::ZERO,
-        super::super::timers::Timer::without_notification(),
+        super::super::timers::Timer::default(),
         after(HOUR),
     );
     let told = entries(&drain(&subscription, after(HOUR)));

@@ -313,7 +313,7 @@ fn a_full_table_takes_a_queue_that_was_made_before_its_turn_came() {
     // Over its limit, as after a race; another request has made the queue.
     let made = hub.make_entry(&queue("made"), START);
     let missing = [made.address()];
-    let without_room = hub.make_missing(&missing, HashSet::new, START);
+    let without_room = hub.make_missing(&missing, hub.most_queues(), HashSet::new, START);
     assert!(without_room.is_empty(), "no new queue is needed");
     assert_eq!(hub.stats().queues, 2);
 }

@@ -146,3 +146,16 @@ fn a_listener_that_subscribed_again_before_its_old_connection_ended_is_not_lost(
     let listed = hub.lost_listeners(None, 1000, after(SECOND));
     assert_eq!(listed.len(), 1, "{listed:?}");
 }
+
+#[test]
+fn a_listener_that_came_back_before_its_connection_was_lost_is_not_listed_whatever_its_new_id() {
+    for (old, new) in [(1, 2), (2, 1)] {
+        let hub = hub();
+        let gone = open(&hub, old, &options(&["orders"])).expect("room");
+        open(&hub, new, &options(&["orders"])).expect("room");
+        hub.note_lost(&gone, START);
+        hub.unsubscribe(&gone, START);
+        assert!(hub.take_lost().listeners.is_empty(), "{old} to {new}");
+        assert!(hub.lost_listeners(None, 10, START).is_empty());
+    }
+}

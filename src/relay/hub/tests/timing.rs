@@ -206,7 +206,9 @@ fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool
     let (mut now, mut early, mut late, mut fired) = (Tick::default(), false, 0_f64, 0);
     for (delay, number) in delays.iter().zip(0..) {
         let sums = bit(asked.len());
-        timers.add((now, 0), *delay, Timer::new(sums, None));
+        let mut timer = Timer::default();
+        timer.counters = sums;
+        timers.add((now, 0), *delay, timer);
         asked.push((now + *delay, *delay, sums));
         now += pause(number);
         let until = if asked.len() == delays.len() {
