@@ -31,7 +31,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     RefusalTakesAll, 61, "R19", "a refused event takes the others of its request with it";
     RefusedDropped, 61, "R19", "an event without room is dropped and not sent again";
     ResumeTakenOnArrival, 27, "resume", "a number is taken before the wake-ups before it were handed over";
-    ResumeNumberTooNew, 2323, "resume", "a change counts as told before the fan-out has told all of it";
+    ResumeNumberTooNew, 2546, "resume", "a change counts as told before the fan-out has told all of it";
     ResumePastForgotten, 0, "resume", "a pattern resumes past what changed and was forgotten";
     SpentRoundDropped, 364, "R14, R16", "what a member leaves is dropped where all others were asked";
     LeaveUnarmed, 320, "R17", "a task leaves although there was a cause since its get";
