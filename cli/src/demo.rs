@@ -18,7 +18,10 @@ use reveille::{Node, NodeConfig, duration::Span};
 use serde::Serialize;
 use serde_json::json;
 
-use self::fleet::{Fleet, ITEMS, TRANSACTIONS};
+use self::{
+    figures::FleetFigures,
+    fleet::{Fleet, ITEMS, TRANSACTIONS},
+};
 use super::{
     exit::Exit,
     output::{self, OutputArgs},
@@ -94,18 +97,18 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     ));
     let mut fleets = Vec::new();
     for (fleet, idle) in [(&woken, idle_woken), (&polling, idle_polling)] {
-        let figures = fleet.work(idle).await?;
+        let outcome = fleet.work().await?;
         done(format_args!(
             "the {} fleet has handled {TRANSACTIONS} transactions in {ITEMS} messages",
             fleet.way.name()
         ));
-        if let Some(after) = figures.at_zero_after_ms {
-            let after = Span(Duration::from_secs_f64(after / 1e3));
+        if let Some(after) = outcome.at_zero {
+            let after = Span(after);
             done(format_args!(
                 "it was back at 0 dequeue tasks {after} after the last put"
             ));
         }
-        fleets.push(figures);
+        fleets.push(FleetFigures::new(fleet.way, idle, outcome));
     }
     let figures = json!({ "transactions": TRANSACTIONS, "work_items": ITEMS, "fleets": fleets });
     let format = args.output.format;
@@ -113,7 +116,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     if args.console {
         loop {
             tokio::time::sleep(PAUSE).await;
-            woken.work(0).await?;
+            woken.work().await?;
             done(format_args!("a further batch was handled"));
         }
     }

@@ -14,8 +14,11 @@ use super::{
 };
 use crate::{
     backend::sqlite::{Database, Missing, Schema},
-    base::clock::{micros, wall},
-    error::{Error, ErrorKind, Result},
+    base::{
+        clock::{micros, wall},
+        random::random,
+    },
+    error::Result,
 };
 
 /// Blobs in a SQLite file. A write that has returned is on the disk.
@@ -66,10 +69,7 @@ impl SqliteStore {
     ) -> Result<Option<ETag>> {
         let content = content.checked()?;
         let metadata = serde_json::to_string(&content.metadata).expect("texts are written as JSON");
-        let random = getrandom::u64().map_err(|error| {
-            let message = "no randomness from the system";
-            Error::new(ErrorKind::Internal, message).with_source(error.to_string())
-        })?;
+        let random = u64::from_le_bytes(random()?);
         let modified = i64::try_from(micros(wall())).unwrap_or(i64::MAX);
         // The time and a random number: a counter would repeat ETags after an older copy of the
         // file is restored.

@@ -8,20 +8,18 @@ use reveille::duration::Span;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{IDLE, Way};
+use super::{IDLE, Way, fleet::Outcome};
 use crate::output;
 
 /// Measurements of one fleet.
 #[derive(Debug, Serialize)]
 pub(super) struct FleetFigures {
-    pub(super) way: Way,
-    pub(super) idle_storage_transactions: u64,
-    /// From put to handling.
-    pub(super) latency_p50_ms: f64,
-    /// From the last put until no dequeue task is left.
-    pub(super) at_zero_after_ms: Option<f64>,
-    pub(super) busy_storage_transactions: u64,
-    pub(super) month_cost: f64,
+    way: Way,
+    idle_storage_transactions: u64,
+    latency_p50_ms: f64,
+    at_zero_after_ms: Option<f64>,
+    busy_storage_transactions: u64,
+    month_cost: f64,
 }
 
 /// The price of 10,000 storage transactions, in US dollars.
@@ -29,6 +27,22 @@ const PER_10_000: f64 = 0.01;
 /// A month has this many days, each with these idle minutes and one batch like this one.
 const DAYS: f64 = 30.0;
 const IDLE_MINUTES: f64 = 22.0 * 60.0;
+
+impl FleetFigures {
+    pub(super) fn new(way: Way, idle_transactions: u64, mut outcome: Outcome) -> Self {
+        let waited = &mut outcome.waited;
+        waited.sort_unstable();
+        let median = waited.get(waited.len() / 2).copied().unwrap_or_default();
+        Self {
+            way,
+            idle_storage_transactions: idle_transactions,
+            latency_p50_ms: millis(median),
+            at_zero_after_ms: outcome.at_zero.map(millis),
+            busy_storage_transactions: outcome.transactions,
+            month_cost: month_cost(per_minute(idle_transactions), outcome.transactions),
+        }
+    }
+}
 
 pub(super) fn table(fleets: &[FleetFigures]) -> String {
     let row = |label: &str, value: fn(&FleetFigures) -> String| {
@@ -53,18 +67,18 @@ pub(super) fn table(fleets: &[FleetFigures]) -> String {
     format!("{table}\n* 30 days of 22 idle hours, and one such batch a day")
 }
 
-pub(super) fn per_minute(idle_transactions: u64) -> f64 {
+fn per_minute(idle_transactions: u64) -> f64 {
     idle_transactions as f64 * 60.0 / IDLE.as_secs_f64()
 }
 
 /// Returns the price of a month's storage transactions in dollars and cents.
-pub(super) fn month_cost(per_idle_minute: f64, of_batch: u64) -> f64 {
+fn month_cost(per_idle_minute: f64, of_batch: u64) -> f64 {
     let transactions = DAYS * (IDLE_MINUTES * per_idle_minute + of_batch as f64);
     (transactions / 10_000.0 * PER_10_000 * 100.0).round() / 100.0
 }
 
 /// Returns milliseconds, with the precision of a microsecond.
-pub(super) fn millis(span: Duration) -> f64 {
+fn millis(span: Duration) -> f64 {
     (span.as_secs_f64() * 1e6).round() / 1e3
 }
 

@@ -28,10 +28,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 
-use super::{
-    Way,
-    figures::{FleetFigures, millis, month_cost, per_minute},
-};
+use super::Way;
 
 pub(super) struct Fleet {
     pub(super) way: Way,
@@ -58,6 +55,16 @@ struct WorkItem {
 
 /// Hooks of a polling listener: sleep one second after an empty get.
 struct PollEverySecond;
+
+/// Measurements of the batch.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// The time of each work item from put to handling.
+    pub(super) waited: Vec<Duration>,
+    /// Time from the last put until no dequeue task is left.
+    pub(super) at_zero: Option<Duration>,
+    pub(super) transactions: u64,
+}
 
 /// Number of transactions of the batch, and of one work item.
 pub(super) const TRANSACTIONS: usize = 20_000;
@@ -122,8 +129,8 @@ impl Fleet {
         self.transactions() - before
     }
 
-    /// Puts the batch in parts, and waits until all of it is handled. `idle` transactions were made before.
-    pub(super) async fn work(&self, idle: u64) -> anyhow::Result<FleetFigures> {
+    /// Puts the batch in parts, and waits until all of it is handled.
+    pub(super) async fn work(&self) -> anyhow::Result<Outcome> {
         self.waited.send_replace(BTreeMap::new());
         let before = self.transactions();
         let mut last_put = Instant::now();
@@ -143,16 +150,10 @@ impl Fleet {
             Way::Woken => Some(self.wait_idle().await?.duration_since(last_put)),
             Way::Polling => None,
         };
-        let mut waited: Vec<_> = self.waited.borrow().values().copied().collect();
-        waited.sort_unstable();
-        let busy = self.transactions() - before;
-        Ok(FleetFigures {
-            way: self.way,
-            idle_storage_transactions: idle,
-            latency_p50_ms: millis(waited[ITEMS / 2]),
-            at_zero_after_ms: at_zero.map(millis),
-            busy_storage_transactions: busy,
-            month_cost: month_cost(per_minute(idle), busy),
+        Ok(Outcome {
+            waited: self.waited.borrow().values().copied().collect(),
+            at_zero,
+            transactions: self.transactions() - before,
         })
     }
 

@@ -30,8 +30,13 @@ pub(crate) trait AskAcks: Send + Sync {
     ) -> Option<AcknowledgementsResponse>;
 }
 
-/// A flag whose acknowledgements are counted here, the number of its entry, and its generation.
-type ObservedFlag = (FlagName, u64, u64);
+/// A flag whose acknowledgements an observer counts.
+struct ObservedFlag {
+    name: FlagName,
+    /// The number of its entry.
+    entry: u64,
+    generation: u64,
+}
 
 impl Flags {
     /// Adds the acknowledgements and the watchers of the other relays to the flags whose
@@ -40,11 +45,17 @@ impl Flags {
     /// # Cancel safety
     /// Safe: the next round reads incomplete ones again.
     pub(crate) async fn add_remote_acks(&self, others: &dyn AskAcks, page: u32) {
-        let observed: Vec<ObservedFlag> = self.inner.registry(|registry| {
+        let observed: Vec<_> = self.inner.registry(|registry| {
             let entries = registry.entries.iter();
             entries
                 .filter(|(_, entry)| entry.has_observers())
-                .filter_map(|(name, entry)| Some((name.clone(), entry.number, entry.generation()?)))
+                .filter_map(|(name, entry)| {
+                    Some(ObservedFlag {
+                        name: name.clone(),
+                        entry: entry.number,
+                        generation: entry.generation()?,
+                    })
+                })
                 .collect()
         });
         for flag in observed {
@@ -53,10 +64,10 @@ impl Flags {
     }
 
     async fn add_acks_of(&self, flag: &ObservedFlag, others: &dyn AskAcks, page: u32) {
-        let (name, number, generation) = flag;
+        let name = &flag.name;
         let numbers = AcknowledgementsRequest {
             flag: name.to_string(),
-            generation: *generation,
+            generation: flag.generation,
             after: None,
             max_keys: 0,
         };
@@ -79,8 +90,8 @@ impl Flags {
                 self.inner.registry(|registry| {
                     // A newer set has other acknowledgements, and a new entry none of them.
                     if let Some(entry) = registry.entries.get_mut(name)
-                        && entry.number == *number
-                        && entry.generation() == Some(*generation)
+                        && entry.number == flag.entry
+                        && entry.generation() == Some(flag.generation)
                     {
                         entry.remote_acks.insert(life.0, known.acknowledged);
                     }

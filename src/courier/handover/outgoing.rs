@@ -243,9 +243,13 @@ pub(crate) fn bury(
     transaction.prepare_cached(delete)?.execute([row]).map(drop)
 }
 
-/// A next machine that the routes no longer name, or of a program with other routes. Its parts: the former
-/// next machine, the destination, and the new next machine.
-pub(crate) type Detour = [String; 3];
+/// A next machine that the routes no longer name, or of a program with other routes.
+#[derive(Debug)]
+pub(crate) struct Detour {
+    hop: String,
+    authority: String,
+    new_hop: String,
+}
 
 /// The ready messages of a hop to an authority that the hop has certainly not stored.
 const CERTAIN: &str = "hop = ?1 AND authority = ?2 AND status = 1
@@ -265,7 +269,11 @@ pub(crate) fn detours(
         for (authority, _) in destinations {
             let new_hop = hop_of(&authority);
             if new_hop != hop && certain.exists([&hop, &authority])? {
-                detours.push([hop.clone(), authority, new_hop]);
+                detours.push(Detour {
+                    hop: hop.clone(),
+                    authority,
+                    new_hop,
+                });
             }
         }
     }
@@ -277,5 +285,6 @@ pub(crate) fn detours(
 pub(crate) fn reroute(transaction: &Transaction<'_>, detour: &Detour) -> rusqlite::Result<()> {
     let sql = format!("UPDATE outgoing SET hop = ?3 WHERE {CERTAIN}");
     let mut update = transaction.prepare_cached(&sql)?;
-    update.execute(detour.each_ref()).map(drop)
+    let values = [&detour.hop, &detour.authority, &detour.new_hop];
+    update.execute(values).map(drop)
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Result,
     courier::QueueManagerConfig,
-    queue::sqlite::schema::SCHEMA,
+    queue::sqlite::{checksum::checksum, schema::SCHEMA},
     wire::proto::{
         HandOverOffer, HandOverRequest, HandOverResponse, OfferedMessage,
         hand_over_request::Kind as Request, hand_over_response::Kind as Response,
@@ -409,7 +409,7 @@ fn malformed_requests_and_another_version_are_refused_and_nothing_changes() {
         authority: String::new(),
         queue: "orders".to_owned(),
         visited: vec![1; 16].into(),
-        checksum: crate::queue::sqlite::checksum::checksum(b"x"),
+        checksum: checksum(b"x"),
         body: Bytes::from_static(b"x"),
     };
     let numbered = |number, messages| HandOverRequest {

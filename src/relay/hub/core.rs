@@ -114,6 +114,7 @@ const TIMERS_PER_STEP: usize = 256;
 /// A closed subscription with cursors to be detached, and when it was closed.
 pub(super) type Detaching = (Arc<Subscription>, Tick);
 
+/// The closed subscriptions with cursors to be detached.
 #[derive(Default)]
 pub(super) struct DetachingList {
     waiting: VecDeque<Detaching>,

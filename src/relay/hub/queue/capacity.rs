@@ -47,7 +47,7 @@ impl Hub {
         let mut distinct = HashSet::new();
         let mut new: Vec<_> = missing.to_vec();
         new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
-        let room = self.room_for(&mut eviction, (new.len(), most), own, now);
+        let room = self.room_for(&mut eviction, new.len(), most, own, now);
         let without = new.split_off(room.min(new.len()));
         for address in new {
             self.make_entry(address, now);
@@ -56,12 +56,12 @@ impl Hub {
     }
 
     /// Makes room for `count` unknown queues, with no more than `most` in the table, where idle ones can
-    /// give way, but none of the request's `own`.
-    /// Returns for how many there is room.
+    /// give way, but none of the request's `own`. Returns for how many there is room.
     pub(in super::super) fn room_for<'a>(
         &self,
         eviction: &mut Eviction,
-        (count, most): (usize, usize),
+        count: usize,
+        most: usize,
         own: impl FnOnce() -> HashSet<&'a QueueAddress>,
         now: Tick,
     ) -> usize {

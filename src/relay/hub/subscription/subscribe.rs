@@ -347,8 +347,8 @@ impl Hub {
             missing.retain(|address| self.entries.get(address).is_none());
             let own = || exact.iter().collect::<HashSet<_>>();
             // Another request may have made all of them: then no room is needed.
-            let count = (missing.len(), self.most_queues());
-            let room = self.room_for(&mut eviction, count, own, now);
+            let (count, most) = (missing.len(), self.most_queues());
+            let room = self.room_for(&mut eviction, count, most, own, now);
             if let Some(first) = missing.get(room) {
                 return Err(self.no_room(first, now));
             }
