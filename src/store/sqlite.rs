@@ -53,7 +53,7 @@ impl SqliteStore {
     /// Opens the file.
     ///
     /// # Errors
-    /// As [`SqliteStore::open`]; [`ErrorKind::NotFound`] if the file is missing.
+    /// As [`SqliteStore::open`]; `NotFound` if the file is missing.
     pub async fn open_existing(path: impl Into<PathBuf>) -> Result<Self> {
         let database = Database::open(path, SCHEMA, Missing::Refuse).await?;
         Ok(Self { database })

@@ -3,7 +3,7 @@
 //! tonic's default buffers take 8 KiB per open stream, which would be most of an idle subscriber's
 //! memory. A malformed request is INVALID_ARGUMENT. The limits of requests are those of their calls.
 
-use std::{cell::RefCell, marker::PhantomData};
+use std::{any::TypeId, cell::RefCell, marker::PhantomData};
 
 use bytes::{Buf, BufMut};
 use prost::Message;
@@ -11,6 +11,8 @@ use tonic::{
     Status,
     codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
+
+use super::proto::SubscribeResponse;
 
 /// Encodes requests `T` and decodes answers `U`.
 pub(crate) type ClientCodec<T, U> = Codec<T, U, false>;
@@ -60,7 +62,7 @@ where
     }
 }
 
-impl<T: Message, U, const IS_SERVER: bool> Encoder for Codec<T, U, IS_SERVER> {
+impl<T: Message + 'static, U, const IS_SERVER: bool> Encoder for Codec<T, U, IS_SERVER> {
     type Item = T;
     type Error = Status;
 
@@ -75,7 +77,12 @@ impl<T: Message, U, const IS_SERVER: bool> Encoder for Codec<T, U, IS_SERVER> {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        settings()
+        // The events of a stream rarely follow each other at once: each is passed on without looking for
+        // the next one.
+        match TypeId::of::<T>() == TypeId::of::<SubscribeResponse>() {
+            true => BufferSettings::new(BUFFER, 0),
+            false => settings(),
+        }
     }
 }
 

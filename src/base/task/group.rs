@@ -69,6 +69,11 @@ impl TaskGroup {
         }
     }
 
+    /// Has the main future polled.
+    pub(crate) fn wake_main(&self) {
+        self.state.wake(MAIN);
+    }
+
     /// Runs `main` to its end together with the members; then all members are dropped.
     ///
     /// # Cancel safety
@@ -101,7 +106,9 @@ impl TaskGroup {
                 }
             }
             for turn in 0..TURNS {
-                if self.state.begin_turn() & MEMBERS != 0 || turn == 0 {
+                let is_first = turn == 0;
+                let flags = self.state.begin_turn();
+                if is_first || flags & MEMBERS != 0 {
                     self.state.take_added(&mut members);
                     let mut context = Context::from_waker(&members_waker);
                     while let Poll::Ready(Some(())) = members.poll_next_unpin(&mut context) {}
@@ -111,11 +118,13 @@ impl TaskGroup {
                     main_first = true;
                     return next_turn(cx);
                 }
-                // Polled in the same turn even if the members have just woken it: usually they have
+                // Polled in the same turn if the members have just woken it: usually they have
                 // produced a frame that it must write.
-                self.state.begin_main();
+                let flags = flags | self.state.begin_main();
                 let mut context = Context::from_waker(&main_waker);
-                if let Poll::Ready(output) = main.as_mut().poll(&mut context) {
+                if (is_first || flags & MAIN != 0)
+                    && let Poll::Ready(output) = main.as_mut().poll(&mut context)
+                {
                     return Poll::Ready(output);
                 }
                 if self.state.end_polling() {
@@ -163,9 +172,9 @@ impl GroupState {
         self.flags.swap(POLLING, Ordering::AcqRel)
     }
 
-    /// Clears the main future's flag, just before it is polled.
-    fn begin_main(&self) {
-        self.flags.fetch_and(!MAIN, Ordering::AcqRel);
+    /// Clears the main future's flag, just before it is polled. Returns the flags before.
+    fn begin_main(&self) -> u8 {
+        self.flags.fetch_and(!MAIN, Ordering::AcqRel)
     }
 
     /// Ends the polling unless a flag was set since the turn began; returns whether it ended.
@@ -335,6 +344,32 @@ mod tests {
             tokio::task::yield_now().await;
         }
         task.abort();
+    }
+
+    /// hyper reserves room for a frame, and HTTP/2 wakes the stream that asks for it.
+    #[tokio::test]
+    async fn members_that_wake_themselves_do_not_have_the_main_future_polled_again() {
+        let group = TaskGroup::default();
+        let mut woken = false;
+        group.add(std::future::poll_fn(move |cx| {
+            if !std::mem::replace(&mut woken, true) {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        }));
+        let mut polls = 0;
+        let main = group.clone();
+        let mut run = Box::pin(main.run(std::future::poll_fn(move |_| {
+            polls += 1;
+            match polls {
+                1 => Poll::Pending,
+                polls => Poll::Ready(polls),
+            }
+        })));
+        let one = std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx)));
+        assert!(one.await.is_pending(), "polled once");
+        group.wake_main();
+        assert_eq!(run.await, 2);
     }
 
     /// Spends a unit of the budget in each poll that has one, and counts them.

@@ -199,9 +199,13 @@ impl QueueState {
         }
     }
 
+    /// Returns the coordinator for listeners that join: a group that was kept for long enough is new
+    /// to them.
     fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
-        self.coordinator
-            .get_or_insert_with(|| Box::new(Coordinator::new(&entry.shared, entry.number(), now)))
+        let new = || Box::new(Coordinator::new(&entry.shared, entry.number(), now));
+        let coordinator = self.coordinator.get_or_insert_with(new);
+        coordinator.forget_expired(now);
+        coordinator
     }
 
     /// Drops the coordinator where no listener needs it. A sentinel stays for as long as the queue

@@ -51,7 +51,8 @@ impl Hub {
         }
         let state = &mut *guard;
         // R8: the end of a busy listener sets a timer, also beyond the limits. Another listener has no
-        // cursor there, and its report covers nothing.
+        // cursor there, and its report covers nothing: a BUSY that comes after it keeps the queue until the
+        // next report.
         let is_busy = report.state == ReportState::Busy;
         if let Some(group) = state.group_of(&subscription) {
             group.members.admit(&entry, &subscription, is_busy);

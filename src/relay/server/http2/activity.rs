@@ -136,7 +136,7 @@ impl Activity {
     }
 
     /// Ends the connection, when it must: first gracefully, so that it closes with its last stream, and
-    /// then at once. Runs as a part of the connection's bundle, which polls the connection after it.
+    /// then at once. Runs as a part of the connection's bundle.
     pub(super) async fn end_in_time(self: Arc<Self>) {
         let age = about(self.shared.max_age, &mut fastrand::Rng::new());
         let certified = self.peer.certificate.left(wall());
@@ -148,6 +148,7 @@ impl Activity {
             () = sleep(age) => {}
         }
         self.is_going_away.store(true, Relaxed);
+        self.bundle.wake_main();
         self.ending_soon.cancel();
         let outlived = async {
             sleep(LINGER).await;
@@ -165,6 +166,7 @@ impl Activity {
             () = drained => {}
         }
         self.is_closed.store(true, Relaxed);
+        self.bundle.wake_main();
     }
 
     /// Waits for a drain of the server, and for the end of the peer's certificate: it connects again, with

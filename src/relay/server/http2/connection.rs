@@ -198,7 +198,11 @@ impl AsyncWrite for SlicedIo {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        // A system call for one buffer is cheaper than one for several. Most frames are one.
+        match bufs {
+            [one] => Pin::new(&mut self.stream).poll_write(cx, one),
+            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+        }
     }
 }
 
