@@ -155,8 +155,13 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            // A call over a limit is repeated later; other calls go on.
-            let leaves = error.kind() != ErrorKind::Exhausted && leaves_relay(Some(&error));
+            // A call over a limit is repeated later; other calls go on, also after an answer about what was
+            // asked for.
+            let is_own = matches!(
+                error.kind(),
+                ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Unsupported
+            );
+            let leaves = !is_own && leaves_relay(Some(&error));
             if leaves {
                 relays.leave(&connection);
             }

@@ -212,8 +212,8 @@ impl StreamProtocol for WatchProtocol {
         let reconnect = &self.session.reconnect;
         LinkState {
             connection: reconnect.state(),
-            announced: reconnect.is_announced(),
-            cause: reconnect.cause().cloned(),
+            announced: reconnect.announced,
+            cause: reconnect.cause.clone(),
             ..LinkState::default()
         }
     }

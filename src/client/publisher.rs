@@ -347,12 +347,10 @@ async fn run(inner: Arc<PublisherInner>) {
             Err(error) => Some(error),
         };
         // A relay whose connection is at its maximum age ends the stream without an error, and serves the
-        // next one. A limit of the rate is the publisher's own. A proxy may answer that it knows no such
-        // service while the relay behind it is away.
-        let has_left = error.as_ref().is_some_and(|error| match error.kind() {
-            ErrorKind::Exhausted if is_open => false,
-            ErrorKind::NotFound | ErrorKind::Unsupported => true,
-            _ => leaves_relay(Some(error)),
+        // next one. A limit of the rate is the publisher's own.
+        let has_left = error.as_ref().is_some_and(|error| {
+            let is_own = is_open && error.kind() == ErrorKind::Exhausted;
+            !is_own && leaves_relay(Some(error))
         });
         if has_left {
             inner.client.0.relays.leave(&connection);

@@ -103,7 +103,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
                     self.open();
                     continue;
                 }
-                ReconnectStep::Wait(until) | ReconnectStep::Read(until) => until,
+                ReconnectStep::Wait(until) => until,
                 ReconnectStep::Closed => return Poll::Ready(None),
             };
             // Without a stream the timer wakes the driver.
@@ -200,7 +200,7 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
 
     /// Closes the stream, and moves on to another relay if there is one and this one sent it away.
     fn end_stream(&mut self) {
-        if self.protocol.reconnect().leaves_relay() {
+        if self.protocol.reconnect().leaves_relay {
             self.leave_relay();
         } else {
             self.stream = None;
@@ -236,16 +236,16 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         }
     }
 
-    /// Logs that opening a stream has failed for a while.
+    /// Logs that streams have failed for a while.
     fn log_outage(&mut self) {
-        if let Some(outage) = self.protocol.reconnect().outage(self.timer.now()) {
+        let reconnect = self.protocol.reconnect();
+        if let Some(failures) = reconnect.outage() {
             tracing::warn!(
                 relay = self.client.url(),
                 stream = self.listener.as_str(),
-                attempts = outage.attempts,
-                seconds = outage.duration.as_secs(),
-                reason = &*outage.reason,
-                "no stream can be opened; retrying"
+                failures,
+                reason = reconnect.cause.as_deref(),
+                "no stream stays open; retrying"
             );
         }
     }

@@ -7,7 +7,6 @@
 mod outbox;
 mod publisher;
 mod reconnect;
-mod retries;
 mod subscription;
 mod waiters;
 mod watch;

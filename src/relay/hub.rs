@@ -13,10 +13,9 @@
 //!
 //! Locks, each taken only in this order, none held across a wake: a subscription's introduction, a
 //! queue entry, then a leaf: an inbox, the timers, the index of patterns, or a node's list, under which
-//! an inbox is taken, or its waiting queues. A pattern's check is taken under the index, and takes the
-//! timers and the node's list. A shard of the map is held while its ordered index is written. A notification
-//! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. The entry of a
-//! queue that an operator watches, and an inbox, are held while the log of decisions is taken, and an inbox
+//! an inbox is taken, or its waiting queues. A pattern's check takes the timers, the node's list and
+//! inboxes. A shard of the map is held while its ordered index is written. A notification
+//! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. An inbox is held
 //! while its part of the load is counted.
 
 mod cluster;
@@ -53,7 +52,7 @@ pub(crate) use self::{
     mailbox::WakeBatch,
     no_subscribers::UnservedQueue,
     queue_listeners::{ListenerSurvey, QueueListener, SurveyedListener},
-    ranking::QueueOrder,
+    ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
     timers::PendingTimers,
@@ -61,7 +60,7 @@ pub(crate) use self::{
 };
 use self::{
     cluster::{increments, resync},
-    figures::{activity, decisions, load, lost, no_subscribers, queue_listeners, ranking},
+    figures::{decisions, load, lost, no_subscribers, queue_listeners, ranking},
     group::{coordinator, members, redelivery},
     pattern::checks as pattern_checks,
     queue::{

@@ -72,8 +72,8 @@ pub struct RelayConfig {
     /// The most delayed wake-ups of publishers, at about 150 bytes each; further ones are refused.
     /// Listeners may report as many again.
     pub max_timers: usize,
-    /// The most groups of all queues, at 2 KiB each at worst. A further one is refused; that of a
-    /// pattern gets wake-ups under the pattern's own name. Half of them may be without members.
+    /// The most groups of all queues, at 2 KiB each at worst. The members of a further one are told as if
+    /// outside of groups. Half of them may be without members.
     pub max_groups: usize,
     /// One listener checks a queue without reports for this long, give or take a tenth. It finds
     /// messages of a publisher that died between put and notify. Zero: never.

@@ -419,7 +419,9 @@ impl World {
                 true => LOOKED,
                 false => SOON,
             };
-            let by = from + CLAIM * self.tries(&members) + within;
+            // A wake-up that comes while a claim is open has the next one.
+            let tries = self.tries(&members);
+            let by = from + CLAIM * (tries + u32::from(tries > 0)) + within;
             if self.now > by {
                 self.violate(|| {
                     format!(

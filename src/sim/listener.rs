@@ -267,7 +267,7 @@ impl World {
                     let options = session.request();
                     self.open(number, options);
                 }
-                ReconnectStep::Wait(at) | ReconnectStep::Read(at) => {
+                ReconnectStep::Wait(at) => {
                     if listener.tries_by.take().is_some_and(|by| at > by) {
                         self.violate(|| {
                             format!("I18: listener {number} waits until {at:?} after one failure")

@@ -2,7 +2,7 @@
 //! notification with its waiters.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map},
     time::Duration,
 };
 
@@ -16,12 +16,9 @@ use crate::{
 /// The queue of unsent entries.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    entries: VecDeque<Entry>,
-    /// The position of the first entry; it wraps. An entry keeps its position while others are taken or
-    /// put back.
-    first: u64,
-    /// Position of each key's entry.
-    index: HashMap<EntryKey, u64>,
+    entries: HashMap<EntryKey, Entry>,
+    /// The keys of all entries, in their order.
+    order: VecDeque<EntryKey>,
 }
 
 impl Outbox {
@@ -33,70 +30,65 @@ impl Outbox {
         self.entries.is_empty()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.entries.iter_mut()
+    /// Returns when the first entry may be sent.
+    pub(super) fn due(&self) -> Option<Tick> {
+        let first = self.order.front()?;
+        Some(self.entries[first].due)
     }
 
     /// Removes the entries of the next request, in order of arrival.
-    pub(super) fn take(&mut self, most: usize, mut bytes: usize) -> Vec<Entry> {
+    pub(super) fn take(&mut self, now: Tick, most: usize, mut bytes: usize) -> Vec<Entry> {
         let mut taken: Vec<Entry> = Vec::new();
         while taken.len() < most
-            && let Some(front) = self.entries.front()
+            && self.due().is_some_and(|due| due <= now)
+            && let Some(front) = self.order.front()
         {
-            let needed = front.notification.encoded_at_most();
+            let needed = self.entries[front].notification.encoded_at_most();
             // What a relay has counted and what it has not are two requests.
             let differs =
-                |first: &Entry| needed > bytes || first.key.counted_by != front.key.counted_by;
+                |first: &Entry| needed > bytes || first.key.counted_by != front.counted_by;
             if taken.first().is_some_and(differs) {
                 break;
             }
             bytes = bytes.saturating_sub(needed);
-            taken.extend(self.pop());
+            taken.extend(self.entries.remove(front));
+            self.order.pop_front();
         }
         taken
     }
 
-    /// Adds an entry at the end, or merges it into the entry with its key.
-    pub(super) fn push(&mut self, entry: Entry) {
-        let Some(entry) = self.merge(entry) else {
-            return;
-        };
-        let position = self.first.wrapping_add(self.entries.len() as u64);
-        self.index.insert(entry.key.clone(), position);
-        self.entries.push_back(entry);
+    /// Adds an entry at the end, or merges it into the entry with its key; returns that.
+    pub(super) fn push(&mut self, entry: Entry) -> &mut Entry {
+        self.add(entry, VecDeque::push_back)
     }
 
     /// Puts an entry back to the front, or merges it into the entry with its key.
     pub(super) fn put_back(&mut self, entry: Entry) {
-        let Some(entry) = self.merge(entry) else {
-            return;
-        };
-        self.first = self.first.wrapping_sub(1);
-        self.index.insert(entry.key.clone(), self.first);
-        self.entries.push_front(entry);
-    }
-
-    /// Merges an entry into the queued one with its key, if there is one.
-    pub(super) fn merge(&mut self, entry: Entry) -> Option<Entry> {
-        let position = self.index.get(&entry.key);
-        match position.and_then(|position| usize::try_from(position.wrapping_sub(self.first)).ok())
-        {
-            Some(at) => self.entries[at].merge(entry),
-            None => return Some(entry),
-        }
-        None
+        self.add(entry, VecDeque::push_front);
     }
 
     /// Returns whether an entry with this key is queued.
     pub(super) fn contains(&self, key: &EntryKey) -> bool {
-        self.index.contains_key(key)
+        self.entries.contains_key(key)
     }
 
-    fn pop(&mut self) -> Option<Entry> {
-        let entry = self.entries.pop_front()?;
-        self.first = self.first.wrapping_add(1);
-        self.index.remove(&entry.key);
-        Some(entry)
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    fn add(&mut self, entry: Entry, to: fn(&mut VecDeque<EntryKey>, EntryKey)) -> &mut Entry {
+        match self.entries.entry(entry.key.clone()) {
+            hash_map::Entry::Occupied(known) => {
+                let known = known.into_mut();
+                known.merge(entry);
+                known
+            }
+            hash_map::Entry::Vacant(new) => {
+                to(&mut self.order, entry.key.clone());
+                new.insert(entry)
+            }
+        }
     }
 }
 
@@ -117,6 +109,8 @@ pub(super) struct Entry {
     pub(super) waiters: WaiterList,
     /// C8: relays that have counted all of it, and could not confirm that, in the order of their epochs.
     pub(super) counted: Vec<Counted>,
+    /// The relay had no room for it: not sent again before this time. Otherwise in the past.
+    pub(super) due: Tick,
 }
 
 impl Entry {
@@ -134,6 +128,7 @@ impl Entry {
             kept.traceparent = new.traceparent;
         }
         merge_counted(&mut self.counted, &other.counted);
+        self.due = self.due.max(other.due);
         self.waiters.extend(other.waiters);
     }
 

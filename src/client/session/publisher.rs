@@ -4,8 +4,8 @@
 //! queues, not for events. Several requests may be in flight; the answers arrive in their order, with
 //! a result for each entry (R19: a bad event fails alone). A refused entry fails to its callers and is
 //! dropped, unless the relay had no room for it: it is kept, because a listener may sleep until it is
-//! counted, and sent again. Beyond the limit of kept entries a further one is dropped. Entries without
-//! a result are sent again. Every caller gets a result: accepted, refused, or timed out.
+//! counted, and sent again some seconds later. Beyond the limit of kept entries a further one is dropped.
+//! Entries without a result are sent again. Every caller gets a result: accepted, refused, or timed out.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -15,7 +15,6 @@ use std::{
 use super::{
     outbox::{Entry, EntryKey, Outbox, merge_counted},
     reconnect::is_final,
-    retries::Retries,
     waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{
@@ -50,17 +49,16 @@ pub(crate) struct PublisherConfig {
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
     pending: Outbox,
-    retries: Retries,
+    /// Entries that the relay has no room for, in the order in which they are due.
+    kept: Outbox,
     in_flight: VecDeque<Request>,
-    /// The newest request was one of a round of retries: the next one is of new entries, if there are any.
+    /// The newest request was one of kept entries: the next one is of new entries, if there are any.
     was_retry: bool,
     /// Maximum entries of the next request.
     batch: usize,
     waiters: Waiters,
     backoff: Backoff,
     retry_at: Tick,
-    /// The relay refused requests until this time because they came too soon, and has counted none since.
-    too_soon_until: Option<Tick>,
     /// Error of the last failed attempt, for the message of a time-out.
     failure: Option<Error>,
     /// A relay has answered a request before.
@@ -73,7 +71,7 @@ pub(crate) struct PublisherSession {
 #[derive(Debug)]
 struct Request {
     entries: Vec<Entry>,
-    /// The relay had no room for its entries before.
+    /// Its entries were kept.
     is_retry: bool,
     sent_at: Tick,
 }
@@ -86,6 +84,9 @@ const COUNTED_BYTES: usize = MOST_COUNTED * (Limits::TOKEN + 20);
 const RETRY_BASE: Duration = Duration::from_millis(100);
 /// Maximum wait before any retry.
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// A kept entry is sent again after this time, on the grid of [`Tick::after_on_grid`] so that requests are
+/// few. 100,000 of them take a full relay about a tenth of a second.
+const KEPT_FOR: Duration = Duration::from_secs(5);
 /// Least spread of the requests of publishers that share a limit.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
 
@@ -93,7 +94,7 @@ impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
         Self {
             pending: Outbox::default(),
-            retries: Retries::new(),
+            kept: Outbox::default(),
             batch: config.batch.clamp(1, Limits::EVENTS),
             config,
             in_flight: VecDeque::new(),
@@ -101,7 +102,6 @@ impl PublisherSession {
             waiters: Waiters::default(),
             backoff: Backoff::new(RETRY_BASE, RETRY_MAX),
             retry_at: Tick::default(),
-            too_soon_until: None,
             failure: None,
             ever_answered: false,
             left: 0,
@@ -121,16 +121,19 @@ impl PublisherSession {
         self.check(&notifications, now)?;
         let id = self.waiters.add(notifications.len(), deadline);
         for (index, notification) in notifications.into_iter().enumerate() {
-            let mut entry = Entry {
+            let entry = Entry {
                 key: self.key(&notification, now),
                 notification,
                 waiters: Vec::new(),
                 counted: Vec::new(),
+                due: Tick::default(),
             };
-            self.waiters.add_to_list(&mut entry.waiters, id, index);
-            if let Some(entry) = self.retries.entries.merge(entry) {
-                self.pending.push(entry);
-            }
+            let outbox = match self.kept.contains(&entry.key) {
+                true => &mut self.kept,
+                false => &mut self.pending,
+            };
+            let list = &mut outbox.push(entry).waiters;
+            self.waiters.add_to_list(list, id, index);
         }
         Ok(id)
     }
@@ -146,11 +149,11 @@ impl PublisherSession {
         // One at a time and in turn, so that no other entry waits for all of them.
         let is_turn = !self.was_retry || self.pending.is_empty();
         if is_turn && !self.is_retrying() {
-            entries = self.retries.take(now, self.batch, bytes);
+            entries = self.kept.take(now, self.batch, bytes);
         }
         let is_retry = !entries.is_empty();
         if !is_retry {
-            entries = self.pending.take(self.batch, bytes);
+            entries = self.pending.take(now, self.batch, bytes);
         }
         if entries.is_empty() {
             return None;
@@ -188,72 +191,63 @@ impl PublisherSession {
         if planted!(RefusalTakesAll) && answer.results.iter().any(Result::is_err) {
             return;
         }
-        let (sent, sent_at, is_retry) = (request.entries.len(), request.sent_at, request.is_retry);
-        if is_retry && answer.error.is_none() && answer.results.iter().any(Result::is_ok) {
-            // The relay has room again.
-            self.retries.backoff.reset();
-        }
+        let sent = request.entries.len();
         let mut results = answer.results.into_iter();
-        let (mut unanswered, mut refused, mut failure) = (Vec::new(), Vec::new(), None);
+        let (mut unanswered, mut failure) = (Vec::new(), None);
         for mut entry in request.entries {
-            let (error, again) = match (results.next(), &answer.error) {
+            let (error, is_refused) = match (results.next(), &answer.error) {
                 (Some(Ok(accepted)), None) => {
                     self.waiters.settle(entry.waiters, &Ok(accepted));
                     continue;
                 }
                 (Some(Err(error)), _) if error.kind() == ErrorKind::Exhausted => {
-                    self.keep(entry, &error, now, rng);
+                    self.keep(entry, &error, now);
                     continue;
                 }
-                (Some(Err(error)), _) => (error, &mut refused),
+                (Some(Err(error)), _) => (error, true),
                 (_, Some(error)) => {
                     if let Some(counted) = &answer.counted {
                         entry.was_counted(counted);
                     }
-                    (error.clone(), &mut unanswered)
+                    (error.clone(), false)
                 }
                 // Whether the relay has counted it is unknown. It is sent again rather than lost.
                 (None, None) => {
                     let message = "the relay's answer does not fit the request";
-                    (Error::new(ErrorKind::Internal, message), &mut unanswered)
+                    (Error::new(ErrorKind::Internal, message), false)
                 }
             };
             if is_final(error.kind()) {
                 self.waiters.settle(entry.waiters, &Err(error));
-            } else {
-                again.push(entry);
-                failure = Some(error);
+                continue;
             }
+            match is_refused {
+                // The others do not wait for it, and stay together with those that the same relays have
+                // counted.
+                true => {
+                    self.waiters.purge(&mut entry.waiters);
+                    self.pending.push(entry);
+                }
+                false => unanswered.push(entry),
+            }
+            failure = Some(error);
         }
-        self.put_back(unanswered, is_retry);
-        self.put_last(refused, is_retry);
+        self.put_back(unanswered);
         match failure {
             Some(error) => {
-                // One that came too soon after it had waited is followed by smaller ones: where publishers
-                // share a limit, the small requests of others take the room before a large one fits.
-                let too_soon = came_too_soon(&error);
-                if too_soon && self.too_soon_until.is_some_and(|until| sent_at >= until) {
-                    self.shrink(sent);
-                }
+                self.shrink(sent, &error);
                 self.wait(&error, now, rng);
-                if too_soon {
-                    self.too_soon_until = Some(self.retry_at);
-                }
             }
             None => self.succeeded(),
         }
-        self.purge();
     }
 
     /// The connection broke: all requests in flight are sent again, and may be counted twice.
     pub(crate) fn broken(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         // The last one first: each is put back to the front.
         for request in std::mem::take(&mut self.in_flight).into_iter().rev() {
-            // A relay or proxy ends the stream so for a request that is too large.
-            if error.kind() == ErrorKind::Exhausted && !came_too_soon(error) {
-                self.shrink(request.entries.len());
-            }
-            self.put_back(request.entries, request.is_retry);
+            self.shrink(request.entries.len(), error);
+            self.put_back(request.entries);
         }
         self.wait(error, now, rng);
         if self.is_refusal(error.kind()) {
@@ -261,7 +255,6 @@ impl PublisherSession {
             // the cause of the refusal is fixed, listeners may still sleep for lack of them.
             self.waiters.fail_all(error);
         }
-        self.purge();
     }
 
     /// The client goes to another relay after [`PublisherSession::broken`]. Each of the others may be
@@ -289,7 +282,6 @@ impl PublisherSession {
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
         let failure = self.failure.as_ref();
         self.waiters.expire(now, || timeout_error(failure));
-        self.purge();
         self.in_flight
             .front()
             .is_some_and(|r| r.sent_at + self.config.answer_timeout <= now)
@@ -303,8 +295,7 @@ impl PublisherSession {
             .map(|r| r.sent_at + self.config.answer_timeout);
         let room = self.in_flight.len() < self.config.pipeline;
         let retry = (room && !self.pending.is_empty()).then_some(self.retry_at);
-        let kept = self.retries.due_at();
-        let kept = kept.filter(|_| room && !self.is_retrying());
+        let kept = self.kept.due().filter(|_| room && !self.is_retrying());
         let kept = kept.map(|due| due.max(self.retry_at));
         let others = [answer, retry, kept].into_iter().flatten();
         others.fold(self.waiters.deadline(), Tick::min)
@@ -322,7 +313,7 @@ impl PublisherSession {
 
     /// Returns whether anything is unsent or unanswered, so that a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        !self.in_flight.is_empty() || !self.pending.is_empty() || !self.retries.entries.is_empty()
+        !self.in_flight.is_empty() || !self.pending.is_empty() || !self.kept.is_empty()
     }
 
     /// Takes the results for waiting callers.
@@ -333,31 +324,25 @@ impl PublisherSession {
     /// Removes a caller that no longer waits. Its notifications are still sent.
     pub(crate) fn abandon(&mut self, waiter: WaiterId) {
         self.waiters.remove(waiter);
-        self.purge();
     }
 
     /// Returns the number of entries in the outbox, in flight, and kept for lack of room.
     pub(crate) fn pending(&self) -> usize {
         let sent = self.in_flight.iter().map(|request| request.entries.len());
-        self.pending.len() + self.retries.entries.len() + sent.sum::<usize>()
+        self.pending.len() + self.kept.len() + sent.sum::<usize>()
     }
 
     /// Returns the total length and capacity of all waiter lists.
     #[cfg(test)]
-    pub(crate) fn listed(&mut self) -> (usize, usize) {
-        self.entries_mut().fold((0, 0), |(listed, room), entry| {
+    pub(crate) fn listed(&self) -> (usize, usize) {
+        let sent = self.in_flight.iter().flat_map(|request| &request.entries);
+        let waiting = self.pending.iter().chain(self.kept.iter());
+        waiting.chain(sent).fold((0, 0), |(listed, room), entry| {
             (
                 listed + entry.waiters.len(),
                 room + entry.waiters.capacity(),
             )
         })
-    }
-
-    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        let sent = self.in_flight.iter_mut();
-        let sent = sent.flat_map(|request| &mut request.entries);
-        let waiting = self.pending.iter_mut();
-        waiting.chain(self.retries.entries.iter_mut()).chain(sent)
     }
 
     fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
@@ -371,7 +356,7 @@ impl PublisherSession {
         let new: HashSet<EntryKey> = notifications
             .iter()
             .map(|notification| self.key(notification, now))
-            .filter(|key| !self.pending.contains(key) && !self.retries.entries.contains(key))
+            .filter(|key| !self.pending.contains(key) && !self.kept.contains(key))
             .collect();
         if waiting + new.len() > self.config.max_pending {
             let message = format!(
@@ -404,31 +389,21 @@ impl PublisherSession {
         }
     }
 
-    fn put_back(&mut self, entries: Vec<Entry>, is_retry: bool) {
-        for entry in entries.into_iter().rev() {
-            match is_retry {
-                true => self.retries.put_back(entry),
-                false => self.pending.put_back(entry),
-            }
+    /// Puts entries back to the front. Callers that stopped waiting leave their lists, which would grow with
+    /// each repetition.
+    fn put_back(&mut self, entries: Vec<Entry>) {
+        for mut entry in entries.into_iter().rev() {
+            self.waiters.purge(&mut entry.waiters);
+            self.pending.put_back(entry);
         }
     }
 
-    /// Puts entries that a relay cannot take now behind the others: these do not wait for them, and stay
-    /// together with those that the same relays have counted.
-    fn put_last(&mut self, entries: Vec<Entry>, is_retry: bool) {
-        let outbox = match is_retry {
-            true => &mut self.retries.entries,
-            false => &mut self.pending,
-        };
-        entries.into_iter().for_each(|entry| outbox.push(entry));
-    }
-
     /// Reports that the relay has no room for an entry, and keeps it if the limit has room.
-    fn keep(&mut self, mut entry: Entry, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
-        let sent = self.in_flight.iter().filter(|request| request.is_retry);
-        let sent: usize = sent.map(|request| request.entries.len()).sum();
-        let (kept, limit) = (self.retries.entries.len() + sent, self.config.max_pending);
-        let is_kept = kept < limit || self.retries.entries.contains(&entry.key);
+    fn keep(&mut self, mut entry: Entry, error: &Error, now: Tick) {
+        let limit = self.config.max_pending;
+        // One that was kept before stays.
+        let was_kept = entry.due > Tick::default() || self.kept.contains(&entry.key);
+        let is_kept = was_kept || self.kept.len() < limit;
         let refusal = if is_kept {
             error.clone()
         } else {
@@ -440,18 +415,25 @@ impl PublisherSession {
         let waiters = std::mem::take(&mut entry.waiters);
         self.waiters.settle(waiters, &Err(refusal));
         if is_kept && !planted!(RefusedDropped) {
-            self.retries.add(entry, error, now, rng);
+            let requested = error.retry_after().unwrap_or_default();
+            entry.due = now.after_on_grid(requested.max(KEPT_FOR));
+            self.kept.push(entry);
         }
     }
 
-    /// The next requests are at most half as large as this one, and then grow again.
-    fn shrink(&mut self, sent: usize) {
-        self.batch = self.batch.min(sent.div_ceil(2)).max(1);
+    /// After a request over a limit the next ones are at most half as large, and then grow again. A relay
+    /// or proxy may have no room for one so large. Where publishers share a rate, the small requests of
+    /// others take the room before a large one fits.
+    fn shrink(&mut self, sent: usize, error: &Error) {
+        if error.kind() == ErrorKind::Exhausted {
+            self.batch = self.batch.min(sent.div_ceil(2)).max(1);
+        }
     }
 
     fn wait(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         let requested = error.retry_after().unwrap_or_default();
-        let wait = match came_too_soon(error) {
+        let too_soon = error.kind() == ErrorKind::Exhausted && error.retry_after().is_some();
+        let wait = match too_soon {
             // The relay knows the time. Each request in flight has this answer, so the back-off would
             // grow by all of them. The spread is for publishers that share the limit.
             true => requested + jitter(requested.max(SHORTEST_SPREAD), rng),
@@ -464,21 +446,9 @@ impl PublisherSession {
     /// The relay has answered for each entry of a request.
     fn succeeded(&mut self) {
         self.backoff.reset();
-        (self.failure, self.too_soon_until, self.ever_answered) = (None, None, true);
-        self.left = 0;
+        (self.failure, self.ever_answered, self.left) = (None, true, 0);
         let most = self.config.batch.clamp(1, Limits::EVENTS);
         self.batch = (self.batch * 2).min(most);
-    }
-
-    /// Removes callers that no longer wait from the entries' lists, so that these grow with queues
-    /// and not with calls.
-    fn purge(&mut self) {
-        if !self.waiters.needs_purge(|| self.pending()) {
-            return;
-        }
-        let mut waiters = std::mem::take(&mut self.waiters);
-        waiters.purge(self.entries_mut().map(|entry| &mut entry.waiters));
-        self.waiters = waiters;
     }
 
     fn is_retrying(&self) -> bool {
@@ -493,9 +463,4 @@ fn timeout_error(failure: Option<&Error>) -> Error {
         message.push_str(&format!("; the last attempt failed: {failure}"));
     }
     Error::new(ErrorKind::Timeout, message)
-}
-
-/// Returns whether the request was over a rate or a limit of its publisher.
-fn came_too_soon(error: &Error) -> bool {
-    error.kind() == ErrorKind::Exhausted && error.retry_after().is_some()
 }

@@ -37,10 +37,8 @@ pub(crate) struct ReconnectConfig {
 pub(crate) enum ReconnectStep {
     /// Open a stream now.
     Open,
-    /// Wait until this time, for the stream to open or for the next attempt.
+    /// Wait until this time: for the next attempt, or for the stream to open, or for its next message.
     Wait(Tick),
-    /// Read the stream; without a message by this time it is dead.
-    Read(Tick),
     /// Stop: the relay's refusal is final.
     Closed,
 }
@@ -51,38 +49,20 @@ pub(crate) struct Reconnect {
     pub(super) config: ReconnectConfig,
     phase: Phase,
     backoff: Backoff,
-    /// Other relays that are tried without a back-off, since the last stream that lasted.
-    untried: usize,
+    /// Attempts and streams that failed since the last stream that lasted. So many of the other relays were
+    /// tried without a back-off.
+    failures: usize,
     /// The next stream is opened at another relay.
-    leaves_relay: bool,
+    pub(crate) leaves_relay: bool,
     heartbeat: Duration,
     /// A message of a relay has arrived, on this stream or an earlier one.
     ever_connected: bool,
     /// The relay announced the end of the last stream, to be reopened soon, and no attempt has
     /// failed since.
-    announced: bool,
-    /// Failed attempts since the last message.
-    failures: Option<Failures>,
-    /// Why there is no stream, in the relay's words where it gave any. `None` since the last message.
-    pub(super) cause: Option<Arc<str>>,
-}
-
-/// Consecutive attempts to open a stream that brought no message.
-#[derive(Debug)]
-struct Failures {
-    attempts: u32,
-    since: Tick,
-    /// Time of the newest log line about them.
-    logged_at: Option<Tick>,
-}
-
-/// Repeated failures to open a stream, for the log.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Outage {
-    pub(crate) attempts: u32,
-    pub(crate) duration: Duration,
-    /// Error of the last attempt.
-    pub(crate) reason: Arc<str>,
+    pub(crate) announced: bool,
+    /// Why there is no stream, in the relay's words where it gave any: for people, once for each cause.
+    /// `None` since the last message.
+    pub(crate) cause: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,12 +85,8 @@ enum Phase {
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// A relay that requests a longer wait than this counts as unavailable.
 const SHORT_RECONNECT: Duration = Duration::from_secs(5);
-/// An outage is logged after this many failed attempts or after this time. A relay's quick restart
-/// is not logged.
-const OUTAGE_ATTEMPTS: u32 = 3;
-const OUTAGE_MIN_DURATION: Duration = Duration::from_secs(10);
-/// Interval of an outage's log lines.
-const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// An outage is logged after this many failures. A relay's quick restart is not logged.
+const OUTAGE: usize = 4;
 
 impl Reconnect {
     /// Creates a machine that opens its first stream at once.
@@ -120,7 +96,7 @@ impl Reconnect {
             until: Tick::default(),
         };
         Self {
-            untried: config.others,
+            failures: 0,
             leaves_relay: false,
             config,
             phase,
@@ -128,7 +104,6 @@ impl Reconnect {
             heartbeat: Limits::HEARTBEAT,
             ever_connected: false,
             announced: false,
-            failures: None,
             cause: None,
         }
     }
@@ -142,26 +117,13 @@ impl Reconnect {
                 };
                 ReconnectStep::Open
             }
-            Phase::Waiting { until } | Phase::Opening { until } => ReconnectStep::Wait(until),
-            Phase::Open {
-                last_message,
-                first_message,
-            } => {
-                let dead = self.dead_at(last_message);
-                ReconnectStep::Read(if self.announced && first_message.is_none() {
-                    dead.min(last_message + SHORT_RECONNECT)
-                } else {
-                    dead
-                })
-            }
             Phase::Closed => ReconnectStep::Closed,
+            _ => ReconnectStep::Wait(self.until()),
         }
     }
 
     /// Sets the number of other relays, which changes when a name is resolved.
     pub(crate) fn set_others(&mut self, others: usize) {
-        let added = others.saturating_sub(self.config.others);
-        self.untried = (self.untried + added).min(others);
         self.config.others = others;
     }
 
@@ -178,7 +140,7 @@ impl Reconnect {
         if let Phase::Open { first_message, .. } = self.phase {
             self.ever_connected = true;
             self.announced = false;
-            (self.failures, self.cause) = (None, None);
+            self.cause = None;
             self.phase = Phase::Open {
                 last_message: now,
                 first_message: first_message.or(Some(now)),
@@ -193,22 +155,11 @@ impl Reconnect {
 
     /// The time of the last step has passed. Returns whether the driver must drop the stream.
     pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
-        let dead = match self.phase {
-            Phase::Opening { until } => until <= now,
-            Phase::Open { last_message, .. } => self.dead_at(last_message) <= now,
-            Phase::Waiting { .. } | Phase::Closed => false,
-        };
+        let waits = matches!(self.phase, Phase::Waiting { .. } | Phase::Closed);
+        let dead = !waits && self.until() <= now;
         if dead {
             self.broken(now, None, rng);
             self.cause = Some("no answer in time".into());
-        } else if let Phase::Open {
-            last_message,
-            first_message: None,
-        } = self.phase
-            && last_message + SHORT_RECONNECT <= now
-        {
-            // A proxy accepted the stream, and no message of a relay came.
-            self.announced = false;
         }
         dead
     }
@@ -229,29 +180,19 @@ impl Reconnect {
             self.phase = Phase::Closed;
             return Some(error.clone());
         }
-        self.note_failure(now);
         self.reset_if_stable(now);
-        let is_away = error.is_some_and(|error| self.is_answer_of_proxy(error.kind()));
-        self.leaves_relay = self.config.others > 0 && (is_away || leaves_relay(error));
-        let wait = match self.untried.checked_sub(1).filter(|_| self.leaves_relay) {
+        self.failures = self.failures.saturating_add(1);
+        self.leaves_relay = self.config.others > 0 && leaves_relay(error);
+        let wait = if self.leaves_relay && self.failures <= self.config.others {
             // Each of the other relays may be well. The relay's own streams come at the same time, so
             // the wait is spread.
-            Some(untried) => {
-                self.untried = untried;
-                jitter(self.config.base / 4, rng)
-            }
-            None => {
-                let requested = error.and_then(Error::retry_after).unwrap_or_default();
-                requested.min(Limits::MAX_RECONNECT_AFTER) + self.backoff.next(rng)
-            }
+            jitter(self.config.base / 4, rng)
+        } else {
+            let requested = error.and_then(Error::retry_after).unwrap_or_default();
+            requested.min(Limits::MAX_RECONNECT_AFTER) + self.backoff.next(rng)
         };
         self.phase = Phase::Waiting { until: now + wait };
         None
-    }
-
-    /// Returns whether the next stream is to be opened at another relay.
-    pub(crate) fn leaves_relay(&self) -> bool {
-        self.leaves_relay
     }
 
     /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
@@ -296,31 +237,9 @@ impl Reconnect {
         refused
     }
 
-    /// Returns whether the relay announced the end of the last stream, to be reopened soon.
-    pub(crate) fn is_announced(&self) -> bool {
-        self.announced
-    }
-
-    /// Returns an outage that is due for a log line.
-    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
-        let failures = self.failures.as_mut()?;
-        let duration = now.since(failures.since);
-        let is_short = failures.attempts < OUTAGE_ATTEMPTS && duration < OUTAGE_MIN_DURATION;
-        let is_logged = |at: Tick| now < at + OUTAGE_LOG_INTERVAL;
-        if is_short || failures.logged_at.is_some_and(is_logged) {
-            return None;
-        }
-        failures.logged_at = Some(now);
-        Some(Outage {
-            attempts: failures.attempts,
-            duration,
-            reason: self.cause.clone().unwrap_or_default(),
-        })
-    }
-
-    /// Returns why there is no stream: for people, once for each cause.
-    pub(crate) fn cause(&self) -> Option<&Arc<str>> {
-        self.cause.as_ref()
+    /// Returns the number of failures if it is to be logged: ever more rarely.
+    pub(crate) fn outage(&self) -> Option<usize> {
+        Some(self.failures).filter(|failures| *failures >= OUTAGE && failures.is_power_of_two())
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
@@ -345,12 +264,6 @@ impl Reconnect {
         kind == ErrorKind::Invalid || !self.ever_connected && is_final(kind)
     }
 
-    /// Returns whether a proxy may answer so while the relay behind it is away: a relay has served
-    /// this stream before.
-    fn is_answer_of_proxy(&self, kind: ErrorKind) -> bool {
-        self.ever_connected && matches!(kind, ErrorKind::NotFound | ErrorKind::Unsupported)
-    }
-
     /// Keeps the text of a cause that has changed in its numbers only, such as the age of a token that
     /// has expired.
     fn set_cause(&mut self, error: Option<&Error>) {
@@ -361,19 +274,6 @@ impl Reconnect {
         }
     }
 
-    /// Counts an attempt that failed before its first message.
-    fn note_failure(&mut self, now: Tick) {
-        if self.state() == ConnectionState::Connected {
-            return;
-        }
-        let failures = self.failures.get_or_insert(Failures {
-            attempts: 0,
-            since: now,
-            logged_at: None,
-        });
-        failures.attempts = failures.attempts.saturating_add(1);
-    }
-
     fn reset_if_stable(&mut self, now: Tick) {
         if let Phase::Open {
             first_message: Some(first),
@@ -382,15 +282,23 @@ impl Reconnect {
             && now.since(first) >= STABLE_AFTER
         {
             self.backoff.reset();
-            self.untried = self.config.others;
+            self.failures = 0;
         }
     }
 
-    fn dead_at(&self, last_message: Tick) -> Tick {
-        if planted!(SilenceUnnoticed) {
-            return Tick::NEVER;
+    /// Returns the end of the present phase.
+    fn until(&self) -> Tick {
+        match self.phase {
+            Phase::Waiting { until } | Phase::Opening { until } => until,
+            Phase::Closed => Tick::NEVER,
+            Phase::Open { .. } if planted!(SilenceUnnoticed) => Tick::NEVER,
+            // After an announced end a proxy may have accepted the stream while no relay is there.
+            Phase::Open {
+                last_message,
+                first_message: None,
+            } if self.announced => last_message + SHORT_RECONNECT,
+            Phase::Open { last_message, .. } => last_message + self.heartbeat * 5 / 2,
         }
-        last_message + self.heartbeat * 5 / 2
     }
 }
 
@@ -403,22 +311,14 @@ fn said_at_goodbye(reason: GoodbyeReason) -> &'static str {
     }
 }
 
-/// Returns whether another relay may serve what this one did not: it cannot be reached, ends, or has no
-/// room. A refusal of the caller or of the request would be repeated.
+/// Returns whether another relay may serve a stream that this one did not: it cannot be reached, ends, or
+/// has no room, or a proxy says that it is away. A refusal of the caller or of the request would be repeated.
 pub(crate) fn leaves_relay(error: Option<&Error>) -> bool {
     error.is_none_or(|error| match error.kind() {
-        ErrorKind::Unavailable
-        | ErrorKind::Timeout
-        | ErrorKind::Closed
-        | ErrorKind::Internal
-        | ErrorKind::Busy => true,
         // Without a time the request is too large.
         ErrorKind::Exhausted => error.retry_after().is_some(),
-        ErrorKind::Invalid
-        | ErrorKind::NotFound
-        | ErrorKind::Conflict
-        | ErrorKind::Denied
-        | ErrorKind::Unsupported => false,
+        ErrorKind::Invalid | ErrorKind::Conflict | ErrorKind::Denied => false,
+        _ => true,
     })
 }
 

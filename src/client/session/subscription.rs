@@ -1,9 +1,9 @@
 //! A subscription's client side: its reconnect requests, and the wake-ups it hands over.
 //!
 //! A request states the relay's newest resume number, so that the relay tells which queues changed
-//! since. A number queues behind the wake-ups before it, and takes effect when they were handed to
-//! the application, not on arrival. Undelivered wake-ups are dropped when the stream breaks, because
-//! they are newer than the number and the relay reports their queues again.
+//! since. A number that arrives while the wake-ups before it were not all handed to the application is
+//! ignored: a later heartbeat states another one. Undelivered wake-ups are dropped when the stream breaks,
+//! because they are newer than the number and the relay reports their queues again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use crate::{
     base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Goodbye, GoodbyeReason, Limits, LinkState, Report, ResumeNumber,
-        SubscribeEvent, SubscribeOptions, Welcome, WorkDetected,
+        ConnectionState, Limits, LinkState, Report, ResumeNumber, SubscribeEvent, SubscribeOptions,
+        Welcome, WorkDetected,
     },
 };
 
@@ -22,14 +22,12 @@ use crate::{
 pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
     pub(crate) reconnect: Reconnect,
-    undelivered: VecDeque<Undelivered>,
+    undelivered: VecDeque<WorkDetected>,
     /// The newest resume number in effect. Another relay, or a restarted one, does not take it.
     resume: ResumeNumber,
     /// The newest stream's; valid while that is open.
     welcome: Option<Welcome>,
-    /// The newest stream's relay does not receive all publishers' notifications.
-    degraded: bool,
-    /// Since when the open stream says so.
+    /// Since when the newest stream states that its relay does not receive all publishers' notifications.
     degraded_since: Option<Tick>,
     /// Relays that were left for it since one was not degraded.
     degraded_left: usize,
@@ -37,14 +35,6 @@ pub(crate) struct SubscriptionSession {
     welcomes: u64,
     /// Number of the newest report.
     last_report: u64,
-}
-
-/// An arrived item that was not handed over yet.
-#[derive(Debug)]
-enum Undelivered {
-    Work(WorkDetected),
-    /// A resume number. It takes effect when all wake-ups before it were handed over.
-    Resume(ResumeNumber),
 }
 
 /// A relay that is degraded for longer is left, at its next heartbeat. A restart of the broker is
@@ -59,7 +49,6 @@ impl SubscriptionSession {
             reconnect: Reconnect::new(config),
             undelivered: VecDeque::new(),
             welcome: None,
-            degraded: false,
             degraded_since: None,
             degraded_left: 0,
             welcomes: 0,
@@ -82,14 +71,9 @@ impl SubscriptionSession {
         &self.resume
     }
 
-    /// Hands over the next wake-up. A resume number before it takes effect.
+    /// Hands over the next wake-up.
     pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
-        loop {
-            match self.undelivered.pop_front()? {
-                Undelivered::Work(work) => return Some(work),
-                Undelivered::Resume(resume) => self.resume = resume,
-            }
-        }
+        self.undelivered.pop_front()
     }
 
     pub(crate) fn received(&mut self, event: SubscribeEvent, now: Tick, rng: &mut fastrand::Rng) {
@@ -102,10 +86,7 @@ impl SubscriptionSession {
                 self.welcomes += 1;
                 self.welcome = Some(welcome);
             }
-            SubscribeEvent::Wake(work) => {
-                self.undelivered
-                    .extend(work.into_iter().map(Undelivered::Work));
-            }
+            SubscribeEvent::Wake(work) => self.undelivered.extend(work),
             SubscribeEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
             SubscribeEvent::Heartbeat { degraded, resume } => {
                 self.set_degraded(degraded, now);
@@ -113,11 +94,7 @@ impl SubscriptionSession {
                 if self.may_leave_degraded(now) {
                     self.degraded_left += 1;
                     let cause = self.cause();
-                    let goodbye = Goodbye {
-                        reason: GoodbyeReason::Draining,
-                        reconnect_after: Duration::ZERO,
-                    };
-                    self.reconnect.goodbye(now, goodbye, rng);
+                    self.reconnect.broken(now, None, rng);
                     self.reconnect.cause = cause;
                 }
             }
@@ -151,9 +128,9 @@ impl SubscriptionSession {
         };
         LinkState {
             connection,
-            degraded: self.degraded,
+            degraded: self.degraded_since.is_some(),
             welcomes: self.welcomes,
-            announced: self.reconnect.is_announced(),
+            announced: self.reconnect.announced,
             epoch: match &self.welcome {
                 Some(welcome) => Arc::clone(&welcome.epoch),
                 None => Arc::default(),
@@ -163,7 +140,6 @@ impl SubscriptionSession {
     }
 
     fn set_degraded(&mut self, degraded: bool, now: Tick) {
-        self.degraded = degraded;
         if degraded {
             self.degraded_since.get_or_insert(now);
         } else {
@@ -180,8 +156,9 @@ impl SubscriptionSession {
 
     /// Returns why wake-ups do not arrive, or do not stand for all notifications.
     fn cause(&self) -> Option<Arc<str>> {
-        let Some(welcome) = self.welcome().filter(|_| self.degraded) else {
-            return self.reconnect.cause().cloned();
+        let degraded = self.degraded_since.is_some();
+        let Some(welcome) = self.welcome().filter(|_| degraded) else {
+            return self.reconnect.cause.clone();
         };
         let relay = &welcome.relay_id;
         let text = format!(
@@ -196,11 +173,6 @@ impl SubscriptionSession {
         }
         if self.undelivered.is_empty() || planted!(ResumeTakenOnArrival) {
             self.resume = resume;
-            return;
         }
-        // It replaces an earlier number with no wake-up in between.
-        self.undelivered
-            .pop_back_if(|newest| matches!(newest, Undelivered::Resume(_)));
-        self.undelivered.push_back(Undelivered::Resume(resume));
     }
 }

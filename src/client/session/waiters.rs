@@ -27,17 +27,13 @@ pub(super) struct Waiters {
     deadlines: BTreeSet<(Tick, WaiterId)>,
     completions: Vec<Completion>,
     last: u64,
-    /// Unanswered notifications of waiting callers: the sum of all `missing`.
-    missing: usize,
-    /// Items in all waiter lists, including those of callers that stopped waiting.
-    listed: usize,
 }
 
 /// The callers to answer, each with the index of its notification.
 pub(super) type WaiterList = Vec<(WaiterId, usize)>;
 
-/// Up to this many items of callers that stopped waiting never cause a purge.
-const MIN_PURGE: usize = 64;
+/// Items for which a list has room after a purge, beside as many again as are left.
+const SPARE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -58,50 +54,41 @@ impl Waiters {
         };
         self.waiters.insert(id, waiter);
         self.deadlines.insert((deadline, id));
-        self.missing += count;
         if count == 0 {
             self.complete(id);
         }
         id
     }
 
-    /// Adds a caller to an entry's waiter list.
-    pub(super) fn add_to_list(&mut self, list: &mut WaiterList, id: WaiterId, index: usize) {
+    /// Adds a caller to an entry's waiter list. A full list is purged first, so lists grow with queues and
+    /// not with calls.
+    pub(super) fn add_to_list(&self, list: &mut WaiterList, id: WaiterId, index: usize) {
+        if list.len() == list.capacity() {
+            self.purge(list);
+            // As many as are left come before the next purge, so its cost per caller is constant.
+            list.reserve_exact(list.len() + SPARE);
+        }
         list.push((id, index));
-        self.listed += 1;
+    }
+
+    /// Removes callers that stopped waiting from a list.
+    pub(super) fn purge(&self, list: &mut WaiterList) {
+        list.retain(|(id, _)| self.waiters.contains_key(id));
+        list.shrink_to(list.len() * 2 + SPARE);
     }
 
     /// Notes the result of an entry for its callers.
     pub(super) fn settle(&mut self, list: WaiterList, result: &Result<Accepted>) {
-        self.listed = self.listed.saturating_sub(list.len());
         for (id, index) in list {
             let Some(waiter) = self.waiters.get_mut(&id) else {
                 continue;
             };
             if waiter.results[index].replace(result.clone()).is_none() {
                 waiter.missing -= 1;
-                self.missing -= 1;
             }
             if waiter.missing == 0 {
                 self.complete(id);
             }
-        }
-    }
-
-    /// Returns whether the lists are worth a purge. A purge visits all entries and list items; the
-    /// callers that left since the last purge outnumber these, so its cost per caller is constant.
-    pub(super) fn needs_purge(&self, entries: impl FnOnce() -> usize) -> bool {
-        let left = self.listed.saturating_sub(self.missing);
-        left > MIN_PURGE.max(self.missing) && left > entries()
-    }
-
-    /// Removes callers that stopped waiting from the lists.
-    pub(super) fn purge<'a>(&mut self, lists: impl Iterator<Item = &'a mut WaiterList>) {
-        self.listed = 0;
-        for list in lists {
-            list.retain(|(id, _)| self.waiters.contains_key(id));
-            list.shrink_to(list.len() * 2);
-            self.listed += list.len();
         }
     }
 
@@ -151,7 +138,6 @@ impl Waiters {
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.deadlines.remove(&(waiter.deadline, id));
-        self.missing -= waiter.missing;
         Some(waiter)
     }
 }

@@ -1,7 +1,7 @@
 //! A flag watch's client side: the states it hands over.
 //!
-//! Every stream begins with the flag's current state. A state that the application has already seen
-//! is not handed over again.
+//! Every stream begins with the flag's current state. A state that repeats the one before it is not
+//! handed over.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,8 @@ use crate::{
 pub(crate) struct WatchSession {
     pub(crate) reconnect: Reconnect,
     undelivered: VecDeque<FlagEvent>,
-    seen: Option<FlagState>,
+    /// The newest state that arrived.
+    newest: Option<FlagState>,
 }
 
 impl WatchSession {
@@ -24,30 +25,25 @@ impl WatchSession {
         Self {
             reconnect: Reconnect::new(config),
             undelivered: VecDeque::new(),
-            seen: None,
+            newest: None,
         }
     }
 
     /// Hands over the next state or acknowledgement.
     pub(crate) fn next_event(&mut self) -> Option<FlagEvent> {
-        loop {
-            let event = self.undelivered.pop_front()?;
-            let FlagEvent::State(state) = &event else {
-                return Some(event);
-            };
-            if self.seen.as_ref() == Some(state) {
-                continue;
-            }
-            self.seen = Some(state.clone());
-            return Some(event);
-        }
+        self.undelivered.pop_front()
     }
 
     pub(crate) fn received(&mut self, event: FlagEvent, now: Tick, rng: &mut fastrand::Rng) {
         self.reconnect.on_message(now);
         match event {
             FlagEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
-            FlagEvent::State(_) | FlagEvent::Acks { .. } => self.undelivered.push_back(event),
+            FlagEvent::State(state) if self.newest.as_ref() == Some(&state) => {}
+            FlagEvent::State(ref state) => {
+                self.newest = Some(state.clone());
+                self.undelivered.push_back(event);
+            }
+            FlagEvent::Acks { .. } => self.undelivered.push_back(event),
             FlagEvent::Heartbeat | FlagEvent::Unknown => {}
         }
     }

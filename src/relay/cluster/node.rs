@@ -233,7 +233,7 @@ impl ClusterNode {
         }
         let mut entries = 0;
         while draft.has_room()
-            && let Some(increment) = self.hub.next_increment(now)
+            && let Some(increment) = self.hub.next_increment()
         {
             draft.push_entry(increment);
             entries += 1;
@@ -248,7 +248,7 @@ impl ClusterNode {
                 self.confirmed_position = position;
             }
         } else if !self.link.is_in_flight() {
-            // The list held old checks only, and all causes before them are confirmed.
+            // The list held nothing to tell, and all causes before are confirmed.
             self.confirmed_position = position;
         }
         self.act(now);

@@ -9,21 +9,14 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use std::{sync::Arc, time::Duration};
-
 use super::{
-    coordinator::Coordinator,
-    core::Hub,
-    counters::Counters,
-    fanout::UpdateBatch,
-    mailbox::WakeBatch,
-    queue::{QueueEntry, QueueState},
-    sync::Ordering,
+    coordinator::Coordinator, core::Hub, counters::Counters, fanout::UpdateBatch,
+    mailbox::WakeBatch, queue::QueueState, sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
     types::{
-        GroupName, QueueAddress, WakeReason,
+        GroupName, QueueAddress,
         cluster::{ClusterLimits, FrameEntry},
     },
 };
@@ -72,22 +65,16 @@ impl Hub {
         let queues: Vec<_> = queues.collect();
         let limit = self.shared.config.max_queues;
         let most = (limit - limit / 4).max(self.entries.len());
-        self.make_missing(&queues, most, || queues.iter().copied().collect(), now);
+        self.make_missing(&queues, most, false, now);
     }
 
     /// There is no room for the queue's entry: its patterns are checked under their own names.
     fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
         self.begin_pattern_resync();
-        let nodes = self.shared.patterns.matching(address);
-        for node in nodes.iter().filter(|node| node.group.is_none()) {
-            for one in node.lock().iter() {
-                one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
-            }
+        for node in self.shared.patterns.matching(address) {
+            self.check_node(&node, now, batch);
         }
         self.end_pattern_resync();
-        for node in nodes.iter().filter(|node| node.group.is_some()) {
-            self.request_pattern_check(node, now);
-        }
     }
 }
 
@@ -107,17 +94,10 @@ impl QueueState {
         if increment.notifications > 0 {
             self.notified = self.counters.sequence;
             self.last_event = increment.last_event.clone();
-        } else {
-            self.note_timed();
         }
         self.active_at = now;
     }
 }
-
-/// A check that waited longer than this for a frame is not announced.
-const CHECK_VALID_FOR: Duration = Duration::from_secs(1);
-/// Checks are announced at most once in this fraction of the sentinel's interval.
-const CHECKS_PER_INTERVAL: u32 = 4;
 
 impl Coordinator {
     /// Returns the groups whose idle members took all causes since the last call.
@@ -129,56 +109,5 @@ impl Coordinator {
             }
         }
         served
-    }
-}
-
-impl QueueState {
-    /// Counts a cause for the other relays, where a group here does not finish its work (C11).
-    /// Returns whether it did.
-    pub(super) fn count_passed_on(&mut self, now: Tick) -> bool {
-        let coordinator = self.coordinator.as_mut();
-        let passed_on = coordinator.is_some_and(|one| one.take_passed_on());
-        if passed_on {
-            self.drop_unused_coordinator();
-            self.counters.sequence += 1;
-            self.note_timed();
-            self.active_at = now;
-        }
-        passed_on
-    }
-
-    /// C12: a listener has reported a check, and the others are told of it.
-    pub(super) fn note_check(&mut self, now: Tick) {
-        let announced = self.announced();
-        if now >= announced.checked_from {
-            announced.checked = Some(now);
-        }
-    }
-
-    /// Returns whether the others are told of a check, which they are then.
-    pub(super) fn take_check_to_announce(&mut self, interval: Duration, now: Tick) -> bool {
-        let announced = self.announced();
-        let checked = announced.checked.take();
-        let fresh = checked.is_some_and(|at| now.since(at) <= CHECK_VALID_FOR);
-        if fresh {
-            announced.checked_from = now + interval / CHECKS_PER_INTERVAL;
-        }
-        fresh
-    }
-}
-
-impl Hub {
-    /// Appends the queue to the list of increments where a check is to be announced.
-    pub(super) fn list_check(&self, entry: &Arc<QueueEntry>) {
-        if !self.shared.config.cluster {
-            return;
-        }
-        let mut state = entry.lock();
-        let is_due = !state.is_dead && state.announced().checked.is_some();
-        let listed = is_due && self.increments.list(entry, &mut state);
-        drop(state);
-        if listed {
-            self.increments.waker.wake();
-        }
     }
 }

@@ -5,7 +5,6 @@ use std::{sync::atomic::AtomicU64 as PlainU64, time::Duration};
 use super::{
     counters::Epoch,
     cursor::CursorLimits,
-    decisions::DecisionLog,
     pattern::Patterns,
     sync::{AtomicU64, Ordering},
 };
@@ -59,8 +58,6 @@ pub(crate) struct Shared {
     pub(super) groups: AtomicU64,
     /// The messages of all groups that no member has taken yet.
     pub(super) unassigned: PlainU64,
-    /// The decisions about the queues that an operator watches.
-    pub(super) decisions: DecisionLog,
 }
 
 /// Subscribers that a walk marks in one step, and the most that a notification marks itself.
@@ -93,17 +90,16 @@ impl Default for HubConfig {
 impl Shared {
     pub(super) fn new(config: HubConfig) -> Self {
         Self {
-            patterns: Patterns::new(config.seed),
+            patterns: Patterns::new(),
             cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
             groups: AtomicU64::new(0),
             unassigned: PlainU64::default(),
-            decisions: DecisionLog::default(),
             config,
         }
     }
 
-    /// Returns whether one more group finds room beside `new` others that are not counted yet.
-    pub(super) fn has_room(&self, new: u64) -> bool {
-        self.groups.load(Ordering::Relaxed) + new < self.config.max_groups as u64
+    /// Returns whether one more group finds room.
+    pub(super) fn has_room(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) < self.config.max_groups as u64
     }
 }

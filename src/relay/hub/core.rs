@@ -9,7 +9,6 @@ use std::{
 };
 
 use super::{
-    activity::Activity,
     config::{HubConfig, Shared},
     fanout::{Fanout, UpdateBatch},
     forgetting::Eviction,
@@ -53,17 +52,20 @@ pub(crate) struct Hub {
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
     pub(super) unserved: UnservedQueues,
+    /// The queues that operators asked about, the newest question's last.
+    pub(super) noted: Mutex<VecDeque<QueueAddress>>,
     pub(super) lost: Mutex<LostListeners>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(crate) fanout: Arc<Fanout>,
-    /// Cursors that closed subscriptions left, to be detached.
-    pub(super) detaching: Mutex<DetachingList>,
+    /// Closed subscriptions whose cursors the fan-out's task detaches.
+    pub(super) detaching: Mutex<VecDeque<Detaching>>,
+    /// The number of all closed subscriptions whose cursors are not detached.
+    pub(super) closing: AtomicU64,
     pub(crate) timers: TimerOrder<QueueEntry>,
     /// The patterns by the times of their checks.
     pub(super) pattern_checks: TimerOrder<PatternNode>,
     pub(super) metrics: HubMetrics,
     pub(super) load: Load,
-    pub(super) activity: Activity,
     pub(super) cause_watch: OnceLock<CauseWatch>,
 }
 
@@ -114,33 +116,6 @@ const TIMERS_PER_STEP: usize = 256;
 /// A closed subscription with cursors to be detached, and when it was closed.
 pub(super) type Detaching = (Arc<Subscription>, Tick);
 
-/// The closed subscriptions with cursors to be detached.
-#[derive(Default)]
-pub(super) struct DetachingList {
-    waiting: VecDeque<Detaching>,
-    /// Those that a task has taken, or closes at present.
-    pub(super) at_work: usize,
-}
-
-impl DetachingList {
-    pub(super) fn take(&mut self) -> Option<Detaching> {
-        let taken = self.waiting.pop_front();
-        self.at_work += usize::from(taken.is_some());
-        taken
-    }
-
-    /// Ends the work on one; `rest` is the same where it has more cursors. Returns whether any waits.
-    pub(super) fn put_back(&mut self, rest: Option<Detaching>) -> bool {
-        self.at_work -= 1;
-        self.waiting.extend(rest);
-        !self.waiting.is_empty()
-    }
-
-    fn has_work(&self) -> bool {
-        self.at_work > 0 || !self.waiting.is_empty()
-    }
-}
-
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
         Self {
@@ -155,15 +130,16 @@ impl Hub {
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),
             unserved: UnservedQueues::default(),
+            noted: Mutex::default(),
             lost: Mutex::default(),
             subscriptions: Mutex::default(),
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
+            closing: AtomicU64::new(0),
             timers: TimerOrder::new(),
             pattern_checks: TimerOrder::new(),
             metrics: HubMetrics::default(),
             load: Load::default(),
-            activity: Activity::default(),
             cause_watch: OnceLock::new(),
             shared: Arc::new(Shared::new(config)),
         }
@@ -178,25 +154,41 @@ impl Hub {
         notifications: &[Notification],
         now: Tick,
     ) -> Vec<Result<Accepted>> {
-        let entries = self.entries_of(notifications, now);
-        let mut results = Vec::with_capacity(notifications.len());
+        let mut timers = 0;
+        let check = |one: &Notification| -> Result<Accepted> {
+            one.check()?;
+            if !one.delay.is_zero() {
+                self.check_timers("delay", timers + 1)?;
+                timers += 1;
+            }
+            Ok(Accepted::default())
+        };
+        let mut results: Vec<_> = notifications.iter().map(check).collect();
         // All of the request is counted before any stream is woken, so a stream of several of its
         // queues is woken once.
         let mut batch = UpdateBatch::default();
-        let mut rest = notifications;
-        let same = |one: &Result<Arc<_>>, next: &Result<Arc<_>>| match (one, next) {
-            (Ok(one), Ok(next)) => Arc::ptr_eq(one, next),
-            _ => false,
-        };
-        for run in entries.chunk_by(same) {
-            let (events, others) = rest.split_at(run.len());
-            rest = others;
-            match &run[0] {
-                Ok(entry) => {
-                    let entry = Arc::clone(entry);
-                    self.count_run(entry, publisher, events, now, &mut results, &mut batch);
+        let (mut begin, mut without_room) = (0, None);
+        for run in notifications.chunk_by(|one, next| one.queue == next.queue) {
+            let places = begin..begin + run.len();
+            begin = places.end;
+            if results[places.clone()].iter().all(Result::is_err) {
+                continue;
+            }
+            let queue = &run[0].queue;
+            let mut entry = self.entries.get(queue);
+            if entry.is_none() {
+                let make = || self.make_missing_of(notifications, &results, now);
+                if !without_room.get_or_insert_with(make).contains(queue) {
+                    entry = Some(self.make_entry(queue, now));
                 }
-                Err(error) => results.push(Err(error.clone())),
+            }
+            let results = &mut results[places];
+            match entry {
+                Some(entry) => self.count_run(entry, publisher, run, results, now, &mut batch),
+                None => results
+                    .iter_mut()
+                    .filter(|result| result.is_ok())
+                    .for_each(|result| *result = Err(self.no_room(queue, now))),
             }
         }
         drop(batch);
@@ -211,48 +203,17 @@ impl Hub {
         results
     }
 
-    /// Returns each notification's entry, and makes the missing ones where there is room.
-    fn entries_of(
+    /// Makes the missing entries of a request's valid events; returns the queues without room.
+    fn make_missing_of<'a>(
         &self,
-        notifications: &[Notification],
+        notifications: &'a [Notification],
+        results: &[Result<Accepted>],
         now: Tick,
-    ) -> Vec<Result<Arc<QueueEntry>>> {
-        // `None` is a missing entry.
-        let mut entries: Vec<Result<Option<Arc<QueueEntry>>>> =
-            Vec::with_capacity(notifications.len());
-        let mut missing = Vec::new();
-        let mut timers = 0;
-        for notification in notifications {
-            let queue = &notification.queue;
-            let mut checked = notification.check();
-            if checked.is_ok() && !notification.delay.is_zero() {
-                checked = self.check_timers("delay", timers + 1);
-                timers += usize::from(checked.is_ok());
-            }
-            let entry = checked.map(|()| match entries.last() {
-                Some(Ok(Some(last))) if *last.address() == *queue => Some(Arc::clone(last)),
-                _ => self.entries.get(queue),
-            });
-            if let Ok(None) = entry {
-                missing.push(queue);
-            }
-            entries.push(entry);
-        }
-        let own = || notifications.iter().map(|one| &one.queue).collect();
-        let refused = match missing.is_empty() {
-            true => HashSet::new(),
-            false => self.make_missing(&missing, self.most_queues(), own, now),
-        };
-        let entries = entries.into_iter().zip(notifications);
-        let made = entries.map(|(entry, notification)| {
-            let queue = &notification.queue;
-            match entry? {
-                Some(entry) => Ok(entry),
-                None if refused.contains(queue) => Err(self.no_room(queue, now)),
-                None => Ok(self.make_entry(queue, now)),
-            }
-        });
-        made.collect()
+    ) -> HashSet<&'a QueueAddress> {
+        let valid = notifications.iter().zip(results);
+        let valid = valid.filter(|(_, result)| result.is_ok());
+        let queues: Vec<_> = valid.map(|(one, _)| &one.queue).collect();
+        self.make_missing(&queues, self.most_queues(), false, now)
     }
 
     /// As [`Hub::notify`], with the first refusal as the error.
@@ -297,7 +258,7 @@ impl Hub {
 
     /// Returns whether the fan-out has walks to do, or cursors to detach, which may count causes.
     pub(crate) fn has_deferred_work(&self) -> bool {
-        !self.fanout.is_empty() || lock(&self.detaching).has_work()
+        !self.fanout.is_empty() || self.closing.load(Ordering::Acquire) > 0
     }
 
     /// Fires a slice of the due timers. Returns the time of the next timer; it is not after `now`
@@ -374,7 +335,7 @@ opaque_debug!(Hub: stats());
 impl Drop for Hub {
     fn drop(&mut self) {
         // Entries and subscriptions hold each other.
-        let closed = std::mem::take(&mut lock(&self.detaching).waiting);
+        let closed = std::mem::take(&mut *lock(&self.detaching));
         let closed = closed.iter().map(|(subscription, _)| subscription);
         for subscription in lock(&self.subscriptions).values().chain(closed) {
             drop(subscription.lock().take_cursors(usize::MAX));

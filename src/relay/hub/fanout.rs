@@ -32,19 +32,19 @@ pub(crate) struct Fanout {
 /// A walk that waits.
 pub(super) struct DueWalk {
     pub(super) entry: Arc<QueueEntry>,
-    /// When the first event of the walk was accepted; the default: it has none.
-    pub(super) accepted_at: Tick,
+    /// When the first event of the walk was accepted, if it has one.
+    pub(super) accepted_at: Option<Tick>,
 }
 
 /// One walk, step by step, so that its task can yield between the steps. Its drop does what is left.
 pub(crate) struct Walk {
     due: DueWalk,
     fanout: Arc<Fanout>,
-    place: WalkPlace,
+    /// `None`: it has ended.
+    place: Option<WalkPlace>,
     /// The position after which it owes events, and the nodes that it visits; `None` where it has members
     /// to choose only.
     events: Option<(Counters, Vec<Arc<PatternNode>>)>,
-    ended: bool,
 }
 
 /// The effects of changed queues: streams to wake, and walks for the fan-out. Drop leaves the walks to
@@ -87,8 +87,7 @@ impl Fanout {
             events: due.entry.begin_walk(),
             due,
             fanout: Arc::clone(self),
-            place: WalkPlace::default(),
-            ended: false,
+            place: Some(WalkPlace::default()),
         })
     }
 }
@@ -98,17 +97,18 @@ impl Walk {
     /// the batch, which may have those of several walks: a stream of many queues is woken once for
     /// them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
+        let Some(place) = self.place else {
+            return false;
+        };
         batch.work += STEP;
         // The newest notification's time would hide how long the first one has waited for the walk.
         batch.accepted_at = self.due.accepted_at;
         let entry = &self.due.entry;
-        if let Some(place) = entry.walk(self.place, self.events.as_ref(), batch) {
-            self.place = place;
-            return true;
+        self.place = entry.walk(place, self.events.as_ref(), batch);
+        if self.place.is_none() {
+            entry.end_walk(&self.fanout.revision);
         }
-        entry.end_walk(&self.fanout.revision);
-        self.ended = true;
-        false
+        self.place.is_some()
     }
 }
 
@@ -135,6 +135,6 @@ impl Drop for UpdateBatch {
 impl Drop for Walk {
     fn drop(&mut self) {
         let mut batch = WakeBatch::default();
-        while !self.ended && self.step(&mut batch) {}
+        while self.step(&mut batch) {}
     }
 }

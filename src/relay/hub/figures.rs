@@ -3,7 +3,6 @@
 //! Pages are ordered by the content of their tokens, so a queue that stays is listed exactly once,
 //! however others come and go.
 
-pub(super) mod activity;
 pub(super) mod decisions;
 pub(super) mod load;
 pub(super) mod lost;

@@ -8,11 +8,11 @@
 //! Work of the group is in one of these states:
 //!
 //! * after `position`: counted, and given to nobody yet;
-//! * `unassigned`: messages for which no member was ready, or that a check found (`found_by_check`);
-//! * `returned`: the sums of a wake-up whose stream ended before it took it;
+//! * `unassigned`: messages for which no member was ready, or that a check found, for the members that were
+//!   not woken since (`unassigned_since`);
 //! * `requested`: one member must be woken without new messages, for this reason;
 //! * a member's assignment, until its stream takes it;
-//! * an open claim (`redelivery`): taken, and not covered by a report. Its deadline is `NEVER` where all
+//! * an open `claim` (`redelivery`): taken, and not covered by a report. Its deadline is `NEVER` where all
 //!   members were asked, or none of the rest reads: it goes on with a report, a stream that has sent, or a
 //!   new member.
 //!
@@ -32,18 +32,18 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     config::Shared,
-    counters::{Counters, Delta, QueueHead},
+    counters::{Counters, QueueHead},
     mailbox::SubscriptionId,
-    members::{Assignment, Member, Members},
+    members::{Member, Members},
     pattern::PatternNode,
     queue::QueueEntry,
-    redelivery::Redelivery,
+    redelivery::Claim,
     subscription::Subscription,
     sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{GroupName, ReportState, WakeReason},
+    types::{GroupName, Report, ReportState, WakeReason},
 };
 
 /// The group's state on the queue.
@@ -51,11 +51,10 @@ pub(super) struct Group {
     pub(super) name: GroupName,
     /// All work up to this position was assigned.
     position: Counters,
-    /// Messages without a member: no stream was ready, or a check found more of them.
+    /// Messages without a member: no stream was ready, or a check found more of them. Members that
+    /// were woken after so many wake-ups have their share.
     unassigned: u64,
-    /// A check found some of the unassigned messages: members that were notified of this sequence
-    /// may be woken again for them.
-    found_by_check: bool,
+    unassigned_since: u64,
     /// The sequence of the newest cause that was pending here. In a cluster, later ones may be
     /// served by members of other relays.
     owed_up_to: u64,
@@ -69,9 +68,11 @@ pub(super) struct Group {
     requested: Option<WakeReason>,
     /// The sentinel asks one member. It is no work of the group, and opens no claim.
     check_requested: bool,
-    /// Work of streams that ended before they took it.
-    returned: Delta,
-    redelivery: Redelivery,
+    claim: Option<Claim>,
+    /// The greatest sequence that a member has reported.
+    covered: Option<u64>,
+    /// R15: up to here the events after a DRAINED sequence were given to another member at once.
+    expedited_up_to: u64,
     pub(super) members: Members,
     /// The member that the sentinel asked last.
     checker: Option<SubscriptionId>,
@@ -84,19 +85,6 @@ pub(super) struct Group {
     timeout: Duration,
     /// Has the numbers of all groups and of their unassigned messages, to which it adds its own.
     shared: Arc<Shared>,
-}
-
-/// A member's report on the queue.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct MemberReport {
-    pub(super) state: ReportState,
-    pub(super) sequence: u64,
-    pub(super) depth: u64,
-    /// Messages that it can take from now on; `None`: as before.
-    pub(super) capacity: Option<u32>,
-    /// The member polled the queue since its wake-up; otherwise the report repeats one of an
-    /// earlier stream.
-    pub(super) polled: bool,
 }
 
 impl Drop for Group {
@@ -120,11 +108,12 @@ impl Group {
             announced_as_served: false,
             passed_on: false,
             unassigned: 0,
-            found_by_check: false,
+            unassigned_since: 0,
             requested: None,
             check_requested: false,
-            returned: Delta::default(),
-            redelivery: Redelivery::default(),
+            claim: None,
+            covered: None,
+            expedited_up_to: 0,
             members: Members::default(),
             checker: None,
             left_at: None,
@@ -139,7 +128,7 @@ impl Group {
     /// is pending.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
         let pending =
-            self.requested.is_some() || self.unassigned > 0 || self.redelivery.due() != Tick::NEVER;
+            self.requested.is_some() || self.unassigned > 0 || self.claim_due() != Tick::NEVER;
         let behind = self.position.sequence < head.sequence;
         !pending && !behind && self.members.is_idle()
     }
@@ -166,7 +155,7 @@ impl Group {
             self.left_at = Some(now);
             // Work that it did not finish is requested of a member of another relay.
             let is_pending =
-                self.requested.is_some() || self.unassigned > 0 || self.redelivery.is_open();
+                self.requested.is_some() || self.unassigned > 0 || self.claim.is_some();
             self.pass_on(is_pending);
         }
         ends
@@ -181,10 +170,9 @@ impl Group {
 
     /// Returns whether a member has no state that is needed.
     pub(super) fn is_settled(&self, id: SubscriptionId) -> bool {
-        let (round, is_open) = (self.redelivery.round, self.redelivery.is_open());
         self.members.get(id).is_none_or(|one| {
             let is_free = one.capacity == one.subscription.mailbox.capacity;
-            let is_tried = is_open && one.tried_in_round == round;
+            let is_tried = self.claim.is_some() && self.members.is_tried(one);
             one.assignment.is_none() && one.lease.is_none() && is_free && !is_tried
         })
     }
@@ -228,52 +216,25 @@ impl Group {
     /// A known member's stream ended. R16: a wake-up that it did not take, or was busy with, is
     /// redelivered at once.
     pub(super) fn leave(&mut self, id: SubscriptionId, busy: bool, now: Tick) {
-        let Some(assignment) = self.forget(id) else {
+        let Some(member) = self.members.remove(id) else {
             return;
         };
-        if let Some(untaken) = &assignment {
-            self.returned.add(&untaken.delta);
-        }
-        if assignment.is_some() || busy {
+        if member.assignment.is_some() || busy {
             self.reassign(now);
         }
     }
 
-    /// A member is not known from now on. Returns its wake-up, if it was known.
-    pub(super) fn forget(&mut self, id: SubscriptionId) -> Option<Option<Assignment>> {
-        let member = self.members.remove(id)?;
-        if member.tried_in_round == self.redelivery.round {
-            self.redelivery.tried_members = self.redelivery.tried_members.saturating_sub(1);
-        }
-        Some(member.assignment)
-    }
-
     /// A member that has joined is asked at once where no other one was left to ask.
     fn ask_who_joined(&mut self, now: Tick) {
-        if self.redelivery.is_given_up() && self.members.has_fresh() {
+        if self.is_given_up() && self.members.has_fresh() {
             self.request_wake(WakeReason::Reassigned);
-            self.redelivery.rearm(now + self.timeout);
+            self.rearm_claim(now + self.timeout);
         }
-    }
-
-    /// Returns whether all members were asked in this round.
-    fn all_tried(&mut self) -> bool {
-        self.members.are_all(self.redelivery.tried_members)
     }
 
     /// Requests a wake-up of one member, with or without new events.
     pub(super) fn request_wake(&mut self, reason: WakeReason) {
         self.requested = self.requested.max(Some(reason));
-    }
-
-    /// A relay that served this group is missing: one member must check, in a new round, because the
-    /// members of an open one may all have been asked.
-    pub(super) fn request_check_round(&mut self, now: Tick) {
-        self.request_wake(WakeReason::CatchUp);
-        if self.redelivery.is_open() {
-            let due = now + self.timeout;
-            self.redelivery.restart(self.position.sequence, due);
-        }
     }
 
     /// One member is asked to check: the next one is asked an interval later. Returns `false` where
@@ -291,16 +252,16 @@ impl Group {
         if new {
             self.owed_up_to = head.sequence;
         }
-        let asks = self.requested.is_some();
         // A parked redelivery goes on when a member's stream has sent.
-        if new || asks && !self.redelivery.is_open() {
-            self.redelivery.track(head.sequence, now, self.timeout);
+        let asks = self.requested.is_some() && self.claim.is_none();
+        if asks || new && self.claim_due() == Tick::NEVER {
+            self.open_claim(now);
         }
     }
 
     /// Returns when the group has work to do.
     pub(super) fn due(&self) -> Tick {
-        self.redelivery.due().min(self.members.next_lease_end())
+        self.claim_due().min(self.members.next_lease_end())
     }
 
     /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
@@ -311,24 +272,23 @@ impl Group {
             if planted!(LeaseNeverLapses) {
                 continue;
             }
-            // Marked before, so that the round ends where all others were asked: its messages may
-            // have become visible after the others polled.
-            self.mark_tried(id);
+            // Before, so that the round ends where all others were asked: its messages may have become
+            // visible after the others polled. Then it counts as asked in the new round.
+            self.members.postpone(id);
             self.reassign(now);
-            self.mark_tried(id);
             self.members.postpone(id);
         }
-        if self.redelivery.due() > now {
+        if self.claim_due() > now {
             return;
         }
-        if self.all_tried() || planted!(UncoveredNotReassigned) {
+        if self.members.all_tried() || planted!(UncoveredNotReassigned) {
             return self.end_round(now);
         }
         self.request_wake(WakeReason::Reassigned);
         // Where no remaining member reads its stream, the redelivery is parked until one does. It
         // would otherwise fire every claim time-out for nothing.
-        let parked = !self.members.any_ready_untried(self.redelivery.round);
-        self.redelivery.rearm(match parked {
+        let parked = !self.members.has(self.members.not_tried());
+        self.rearm_claim(match parked {
             true => Tick::NEVER,
             false => now + self.timeout,
         });
@@ -340,19 +300,27 @@ impl Group {
     /// All members were asked.
     fn end_round(&mut self, now: Tick) {
         self.requested = None;
-        self.redelivery.give_up(now, self.timeout);
+        self.give_up(now);
         self.pass_on_given_up();
     }
 
-    pub(super) fn report(&mut self, id: SubscriptionId, report: MemberReport, now: Tick) {
+    /// Takes a member's report. `polled`: it polled the queue since its wake-up. `finds_more`: it found
+    /// more than its capacity.
+    pub(super) fn report(
+        &mut self,
+        id: SubscriptionId,
+        report: &Report,
+        polled: bool,
+        finds_more: bool,
+        now: Tick,
+    ) {
         if let Some(capacity) = report.capacity {
             self.members.set_capacity(id, capacity);
         }
         let Some(member) = self.members.get(id) else {
             return;
         };
-        let asked = member.tried_in_round == self.redelivery.round && member.assignment.is_none();
-        let capacity = u64::from(member.subscription.mailbox.capacity);
+        let asked = self.members.is_tried(member) && member.assignment.is_none();
         let is_drained = report.state == ReportState::Drained;
         let is_done = is_drained && member.notified_up_to <= Some(report.sequence);
         match report.state {
@@ -366,71 +334,37 @@ impl Group {
         }
         // A repeated report may be from an earlier run of the relay, and covers no wake-up of this
         // one.
-        if report.polled {
-            self.redelivery
-                .report(report.sequence, asked, self.owed_up_to, now, self.timeout);
+        if polled {
+            self.cover(report.sequence, asked, now);
             // It may have covered the open claim. A member that is busy may still hang (R14).
             self.announced_as_served &= self.is_unfinished();
             if is_drained && report.sequence >= self.owed_up_to {
                 self.set_unassigned(0);
             }
         }
-        if self.checker == Some(id) {
-            self.checker = None;
-            if report.state == ReportState::Busy && report.depth > capacity {
-                self.set_unassigned(self.unassigned.saturating_add(report.depth));
-                self.found_by_check = true;
-                // Each other member may be asked in this round.
-                let due = now + self.timeout;
-                self.redelivery.restart(self.position.sequence, due);
-                self.mark_tried(id);
-            }
+        if self.checker.take_if(|one| *one == id).is_some() && finds_more {
+            self.set_unassigned(self.unassigned.saturating_add(report.current_queue_depth));
+            // Each other member may be woken for them, and be asked in a new round.
+            self.unassigned_since = self.members.wake_count;
+            self.open_claim(now);
+            self.members.postpone(id);
         }
         // R15: events after the drained sequence are redelivered at once.
-        if is_done
-            && !planted!(DrainedBehindIsDone)
-            && self.redelivery.expedite(report.sequence, self.owed_up_to)
-        {
-            self.allow_retry(id);
-            self.request_wake(WakeReason::Reassigned);
-            self.redelivery.rearm(now + self.timeout);
+        if is_done && !planted!(DrainedBehindIsDone) && self.expedite(report.sequence) {
+            self.reassign(now);
         }
     }
 
     /// Another member must get a wake-up. Where all were asked in this round, a new round begins,
     /// because the old one has no member left.
     fn reassign(&mut self, now: Tick) {
-        let over = self.redelivery.is_open() && self.all_tried();
+        let over = self.claim.is_some() && self.members.all_tried();
         if over && planted!(SpentRoundDropped) {
             return;
         }
         self.request_wake(WakeReason::Reassigned);
-        let due = now + self.timeout;
-        match over {
-            true => self.redelivery.restart(self.position.sequence, due),
-            false => self
-                .redelivery
-                .track(self.position.sequence, now, self.timeout),
-        }
-    }
-
-    /// The member may be asked again in this round.
-    fn allow_retry(&mut self, id: SubscriptionId) {
-        let round = self.redelivery.round;
-        if let Some(member) = self.members.get_mut(id)
-            && member.tried_in_round == round
-        {
-            member.tried_in_round = 0;
-            self.redelivery.tried_members -= 1;
-        }
-    }
-
-    fn mark_tried(&mut self, id: SubscriptionId) {
-        let round = self.redelivery.round;
-        if let Some(member) = self.members.get_mut(id)
-            && std::mem::replace(&mut member.tried_in_round, round) != round
-        {
-            self.redelivery.tried_members += 1;
+        if over || self.claim_due() == Tick::NEVER {
+            self.open_claim(now);
         }
     }
 }

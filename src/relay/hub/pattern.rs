@@ -3,9 +3,9 @@
 //! A queue keeps the nodes that match it, and looks them up again when a node got its first subscription
 //! or lost its last (`version`). So a subscription of a known pattern costs one entry in one list, whatever
 //! the number of queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
-//! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
-//! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
-//! for each length of prefix.
+//! the map, and a new queue is in the map before it looks for its nodes. A queue compares the nodes whose
+//! text before the first asterisk is a beginning of its address: a look-up costs one table access for each
+//! of these.
 //!
 //! States of a node:
 //!
@@ -15,14 +15,15 @@
 //!   more, and a member is in the list before it visits the waiting queues, so one of them finds the other.
 //! * `is_introduced`: a member has visited the queues that were known before the node, up to a limit. Those
 //!   who join before that visit them as well. The search for idle queues visits the others.
-//! * Without subscribers it is hidden: no queue finds it. It is kept for its check, for a while (`checks`).
+//! A node ends with its last subscription. What waited in its lists is covered by the first check of the
+//! next one (`checks`).
 //!
-//! Locks: the index and a node's lists are taken also under an entry's lock, inboxes under a list, and the
-//! check under the index.
+//! Locks: the index and a node's lists are taken also under an entry's lock, and inboxes under a list.
 
 pub(super) mod checks;
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::{Arc, Weak},
@@ -60,8 +61,6 @@ pub(super) struct PatternNode {
 /// All nodes.
 pub(crate) struct Patterns {
     index: RwLock<PatternIndex>,
-    /// Seeds the checks.
-    seed: u64,
     /// Grows when a node gets its first subscription, or loses its last. A new queue has looked up
     /// version 0.
     version: AtomicU64,
@@ -70,8 +69,7 @@ pub(crate) struct Patterns {
 }
 
 impl PatternNode {
-    fn new(selector: &Selector, group: Option<&GroupName>, number: u64, seed: u64) -> Self {
-        let seed = seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    fn new(selector: &Selector, group: Option<&GroupName>, number: u64) -> Self {
         Self {
             number,
             selector: selector.clone(),
@@ -83,7 +81,7 @@ impl PatternNode {
             capacity: AtomicU64::new(0),
             joined: AtomicU64::new(0),
             waiting: Mutex::default(),
-            check: Mutex::new(PatternCheck::new(seed)),
+            check: Mutex::new(PatternCheck::new()),
         }
     }
 
@@ -167,10 +165,9 @@ impl PatternNode {
 }
 
 impl Patterns {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             index: RwLock::new(PatternIndex::default()),
-            seed,
             version: AtomicU64::new(1),
             joined: AtomicU64::new(1),
         }
@@ -179,8 +176,7 @@ impl Patterns {
     /// Returns whether no pattern has a subscription.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        let all = &read(&self.index).all;
-        all.values().all(|node| node.len() == 0)
+        read(&self.index).all.is_empty()
     }
 
     /// Returns the version of the nodes. A queue that has looked up this one knows all its nodes.
@@ -193,9 +189,14 @@ impl Patterns {
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Returns the nodes with subscriptions that match a queue.
+    /// Returns the nodes that match a queue.
     pub(super) fn matching(&self, queue: &QueueAddress) -> Vec<Arc<PatternNode>> {
-        read(&self.index).matching(queue)
+        let text: &str = queue.borrow();
+        let all = &read(&self.index).by_beginning;
+        // Names are ASCII, so every length is a boundary of characters.
+        let nodes = (0..=text.len()).filter_map(|end| all.get(&text[..end]));
+        let matching = nodes.flatten().filter(|node| node.selector.matches(queue));
+        matching.cloned().collect()
     }
 
     /// Returns the nodes of a subscription's patterns.
@@ -217,13 +218,8 @@ impl Patterns {
         let mut nodes = Vec::new();
         let mut is_changed = false;
         for pattern in subscription.patterns() {
-            let node = index.get_or_make(pattern, subscription.group.as_ref(), self.seed);
-            if node.len() == 0 {
-                is_changed = true;
-                node.is_introduced.store(0, Ordering::Release);
-                // The stream that was its last may not have noted yet that it left.
-                lock(&node.check).has_listeners = false;
-            }
+            let node = index.get_or_make(pattern, subscription.group.as_ref());
+            is_changed |= node.len() == 0;
             node.insert(subscription);
             nodes.push(node);
         }
@@ -241,7 +237,7 @@ impl Patterns {
         let mut is_changed = false;
         for node in &nodes {
             if node.remove(subscription) {
-                index.hide(node);
+                index.remove(node);
                 is_changed = true;
             }
         }
@@ -250,135 +246,54 @@ impl Patterns {
         }
         nodes
     }
-
-    /// Removes a node that has no subscription.
-    pub(super) fn forget(&self, node: &PatternNode) {
-        let mut index = write(&self.index);
-        if node.len() == 0 {
-            index.forget(node);
-        }
-    }
 }
 
-/// The nodes of one pattern, one for each group.
 type Nodes = Vec<Arc<PatternNode>>;
 
 /// The nodes.
 #[derive(Default)]
 struct PatternIndex {
-    /// Those with subscriptions, by account part, then by queue part.
-    parts: Parts<Parts<Nodes>>,
-    /// The others.
-    hidden: BTreeMap<(Selector, Option<GroupName>), Arc<PatternNode>>,
+    /// By the text before their first asterisk.
+    by_beginning: HashMap<Box<str>, Nodes>,
     /// In the order in which they were made.
     all: BTreeMap<u64, Arc<PatternNode>>,
     made: u64,
 }
 
-/// Values by one part of a selector: those of names, and by the length of the prefix those of prefixes.
-#[derive(Default)]
-struct Parts<T>(BTreeMap<Option<usize>, HashMap<Box<str>, T>>);
-
 impl PatternIndex {
-    fn get_or_make(
-        &mut self,
-        pattern: &Selector,
-        group: Option<&GroupName>,
-        seed: u64,
-    ) -> Arc<PatternNode> {
-        let queues = self.parts.entry(pattern.storage_account());
-        let nodes = queues.entry(pattern.queue_name());
-        if let Some(known) = nodes.iter().find(|node| node.group.as_ref() == group) {
+    fn get_or_make(&mut self, pattern: &Selector, group: Option<&GroupName>) -> Arc<PatternNode> {
+        if let Some(known) = self.get(pattern, group) {
             return Arc::clone(known);
         }
-        let hidden = self.hidden.remove(&(pattern.clone(), group.cloned()));
-        let node = hidden.unwrap_or_else(|| {
-            self.made += 1;
-            let node = Arc::new(PatternNode::new(pattern, group, self.made, seed));
-            self.all.insert(self.made, Arc::clone(&node));
-            node
-        });
-        nodes.push(Arc::clone(&node));
+        self.made += 1;
+        let node = Arc::new(PatternNode::new(pattern, group, self.made));
+        self.all.insert(self.made, Arc::clone(&node));
+        let nodes = self.by_beginning.entry(pattern.beginning().into());
+        nodes.or_default().push(Arc::clone(&node));
         node
     }
 
+    fn get(&self, pattern: &Selector, group: Option<&GroupName>) -> Option<&Arc<PatternNode>> {
+        let mut nodes = self.by_beginning.get(pattern.beginning())?.iter();
+        nodes.find(|node| node.selector == *pattern && node.group.as_ref() == group)
+    }
+
     fn of(&self, subscription: &Subscription) -> Nodes {
-        let nodes = subscription.patterns().filter_map(|pattern| {
-            let queues = self.parts.get(pattern.storage_account())?;
-            let mut nodes = queues.get(pattern.queue_name())?.iter();
-            nodes.find(|node| node.group == subscription.group).cloned()
-        });
+        let group = subscription.group.as_ref();
+        let nodes = subscription.patterns().iter();
+        let nodes = nodes.filter_map(|pattern| self.get(pattern, group).cloned());
         nodes.collect()
     }
 
     /// The node has lost its last subscription.
-    fn hide(&mut self, node: &Arc<PatternNode>) {
-        let (account, queue) = (node.selector.storage_account(), node.selector.queue_name());
-        let queues = self.parts.entry(account);
-        let nodes = queues.entry(queue);
-        nodes.retain(|one| one.number != node.number);
-        if nodes.is_empty() {
-            queues.remove(queue);
-        }
-        if queues.0.is_empty() {
-            self.parts.remove(account);
-        }
-        let key = (node.selector.clone(), node.group.clone());
-        self.hidden.insert(key, Arc::clone(node));
-    }
-
-    fn forget(&mut self, node: &PatternNode) {
-        if self.all.remove(&node.number).is_some() {
-            self.hidden
-                .remove(&(node.selector.clone(), node.group.clone()));
-        }
-    }
-
-    /// Returns the nodes with subscriptions that match a queue.
-    fn matching(&self, address: &QueueAddress) -> Nodes {
-        let queues = self.parts.known_by(address.storage_account());
-        let nodes = queues.flat_map(|queues| queues.known_by(address.queue_name()));
-        nodes.flatten().map(Arc::clone).collect()
-    }
-}
-
-impl<T: Default> Parts<T> {
-    fn entry(&mut self, part: &str) -> &mut T {
-        let (length, text) = table_of(part);
-        let table = self.0.entry(length).or_default();
-        table.entry(text.into()).or_default()
-    }
-
-    fn get(&self, part: &str) -> Option<&T> {
-        let (length, text) = table_of(part);
-        self.0.get(&length)?.get(text)
-    }
-
-    fn remove(&mut self, part: &str) {
-        let (length, text) = table_of(part);
-        if let Some(table) = self.0.get_mut(&length) {
-            table.remove(text);
-            if table.is_empty() {
-                self.0.remove(&length);
+    fn remove(&mut self, node: &PatternNode) {
+        let beginning = node.selector.beginning();
+        if let Some(nodes) = self.by_beginning.get_mut(beginning) {
+            nodes.retain(|one| one.number != node.number);
+            if nodes.is_empty() {
+                self.by_beginning.remove(beginning);
             }
         }
-    }
-
-    /// Returns the values of this name and of its prefixes.
-    fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
-        // Names are ASCII, so every length is a boundary of characters.
-        let found = self.0.iter().map_while(move |(length, table)| {
-            let text = length.map_or(Some(name), |length| name.get(..length))?;
-            Some(table.get(text))
-        });
-        found.flatten()
-    }
-}
-
-/// Returns the table of a selector's part, and its key there.
-fn table_of(part: &str) -> (Option<usize>, &str) {
-    match part.strip_suffix('*') {
-        Some(beginning) => (Some(beginning.len()), beginning),
-        None => (None, part),
+        self.all.remove(&node.number);
     }
 }

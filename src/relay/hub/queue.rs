@@ -37,11 +37,12 @@ use super::{
     config::{SUBSCRIBERS_PER_STEP, Shared},
     coordinator::Coordinator,
     counters::Counters,
+    decisions::NotedDecisions,
     increments::Announced,
     listeners::Listeners,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
-    subscription::{Owed, Owing, Subscription},
+    subscription::{Owed, Subscription},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     timers::{QueueTimers, Timer, TimerOrder},
     wake_builder::EncodingCache,
@@ -99,8 +100,8 @@ pub(super) struct QueueState {
     pub(super) encoded: EncodingCache,
     /// The queue is in the list of those that were notified without a listener.
     pub(super) is_unserved: bool,
-    /// An operator watches the decisions about the queue.
-    pub(super) is_noted: bool,
+    /// The decisions about the queue, while an operator watches them.
+    pub(super) noted: Option<Box<NotedDecisions>>,
     /// The fan-out has a walk to do, which owes the events after this position, if there is one.
     walk_pending: bool,
     walk_from: Option<Box<Counters>>,
@@ -144,7 +145,6 @@ impl QueueEntry {
             active_at: now,
             left_at: now,
             depth: (0, Tick::NEVER),
-            is_noted: shared.decisions.is_noted(&address),
             armed: Tick::NEVER,
             ..QueueState::default()
         };
@@ -283,7 +283,6 @@ impl QueueState {
         self.counters.sequence += 1;
         self.counters.add_totals(&timer.counters);
         self.add_to_backlog(timer.counters.messages);
-        self.note_timed();
         self.active_at = now;
         if let Some(last_event) = timer.last_event {
             self.last_event = last_event;
@@ -370,16 +369,9 @@ impl QueueState {
         from: &Counters,
         batch: &mut WakeBatch,
     ) {
-        match one.owe(entry, self, Owed::Events(*from), batch) {
-            Owing::Done | Owing::Ended => {}
-            Owing::UpToDate => self.told = 0,
-            Owing::ByPattern => {
-                // It is told again of the next count, because no take of the queue shows when.
-                self.told = 0;
-                if let Some(node) = node {
-                    node.set_needed();
-                }
-            }
+        let has_room = one.owe(entry, self, Owed::Events(*from), batch);
+        if let Some(node) = node.filter(|_| !has_room) {
+            node.set_needed();
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) mod stream;
 pub(super) mod subscribe;
 pub(super) mod wake_builder;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{borrow::Borrow, sync::Arc, time::Duration};
 
 use super::{
     counters::{Counters, Epoch},
@@ -41,9 +41,10 @@ use crate::{
 pub(crate) struct Subscription {
     pub(crate) id: SubscriptionId,
     pub(crate) listener_id: ListenerId,
+    /// Each once: those that name a queue, then the patterns, both in order.
     pub(crate) selectors: Box<[Selector]>,
-    /// The exact selectors, where there are many selectors.
-    exact: HashSet<QueueAddress>,
+    /// How many of them name a queue.
+    named: usize,
     pub(crate) group: Option<GroupName>,
     pub(crate) visibility_timeout: Duration,
     pub(crate) since: Tick,
@@ -58,9 +59,6 @@ pub(crate) struct Subscription {
     pub(super) introduction: Mutex<Option<Box<Introduction>>>,
 }
 
-/// Up to this many selectors, comparing all of them is as quick as a table.
-const UNINDEXED: usize = 8;
-
 /// What a subscriber is owed on a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Owed {
@@ -70,19 +68,6 @@ pub(super) enum Owed {
     CatchUp,
     /// The sentinel's check.
     Check,
-}
-
-/// What came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owing {
-    /// It is owed.
-    Done,
-    /// The stream has taken it already: it is owed nothing.
-    UpToDate,
-    /// The subscription has ended.
-    Ended,
-    /// There was no room for a cursor: it is told under a pattern's own name.
-    ByPattern,
 }
 
 /// What came of a member's entry into the table of its group.
@@ -105,15 +90,15 @@ impl Subscription {
         pool: Option<Arc<CursorPool>>,
         now: Tick,
     ) -> Self {
-        let selectors = distinct(&options.selectors);
-        let exact = match selectors.len() {
-            0..=UNINDEXED => HashSet::new(),
-            _ => selectors.iter().filter_map(Selector::as_address).collect(),
-        };
+        let mut selectors = options.selectors.clone();
+        selectors.sort_unstable();
+        selectors.dedup();
+        // Stable: both kinds stay in order.
+        selectors.sort_by_key(Selector::is_pattern);
         Self {
             id,
             listener_id: options.listener_id.clone(),
-            exact,
+            named: selectors.partition_point(|one| !one.is_pattern()),
             group: options.group.clone(),
             visibility_timeout: match options.visibility_timeout {
                 Duration::ZERO => Limits::DEFAULT_VISIBILITY_TIMEOUT,
@@ -123,7 +108,7 @@ impl Subscription {
             epoch,
             digest: digest(seed, &options.listener_id, &selectors),
             mailbox: Mailbox::new(options.capacity.max(1), options.agent),
-            selectors,
+            selectors: selectors.into(),
             pool,
             inbox: Mutex::default(),
             introduction: Mutex::new(None),
@@ -132,26 +117,23 @@ impl Subscription {
 
     /// Returns whether a selector matches the queue.
     pub(crate) fn wants(&self, address: &QueueAddress) -> bool {
-        self.names(address) || self.patterns().any(|pattern| pattern.matches(address))
+        let mut patterns = self.patterns().iter();
+        self.names(address) || patterns.any(|pattern| pattern.matches(address))
     }
 
     /// Returns whether a selector names the queue exactly.
     pub(crate) fn names(&self, address: &QueueAddress) -> bool {
-        if self.selectors.len() > UNINDEXED {
-            return self.exact.contains(address);
-        }
-        let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
-        exact.any(|selector| selector.matches(address))
+        let text: &str = address.borrow();
+        let named = &self.selectors[..self.named];
+        named.binary_search_by(|one| one.as_str().cmp(text)).is_ok()
     }
 
-    pub(crate) fn patterns(&self) -> impl Iterator<Item = &Selector> {
-        let all_exact = !self.exact.is_empty() && self.exact.len() == self.selectors.len();
-        let some = if all_exact { &[] } else { &self.selectors[..] };
-        some.iter().filter(|selector| selector.is_pattern())
+    pub(crate) fn patterns(&self) -> &[Selector] {
+        &self.selectors[self.named..]
     }
 
     pub(crate) fn has_pattern(&self) -> bool {
-        self.patterns().next().is_some()
+        !self.patterns().is_empty()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -159,18 +141,19 @@ impl Subscription {
     }
 
     /// Owes the subscriber something on a queue whose entry the caller has locked. It is owed each
-    /// event once.
+    /// event once. Returns `false` where there was no room for a cursor: it is told under a pattern's own
+    /// name.
     pub(super) fn owe(
         self: &Arc<Self>,
         entry: &Arc<QueueEntry>,
         state: &mut QueueState,
         owed: Owed,
         batch: &mut WakeBatch,
-    ) -> Owing {
+    ) -> bool {
         batch.work += 1;
         let mut inbox = self.lock();
         if self.mailbox.is_closed() {
-            return Owing::Ended;
+            return true;
         }
         let Some(cursor) = inbox.get_or_insert(entry, self, false) else {
             let reason = match owed {
@@ -178,17 +161,19 @@ impl Subscription {
                 Owed::Events(_) | Owed::CatchUp => WakeReason::CatchUp,
             };
             // R2: it checks all queues of a pattern that matches this one.
-            let mut patterns = self.patterns();
-            let pattern = patterns.find(|pattern| pattern.matches(entry.address()));
+            let mut patterns = self.patterns().iter();
+            let pattern = patterns.position(|pattern| pattern.matches(entry.address()));
             if let Some(pattern) = pattern.filter(|_| !planted!(OverflowUntold))
-                && inbox.request_pattern_check(&self.selectors, pattern, reason)
+                && inbox.request_pattern_check(pattern, reason)
             {
                 batch.push(self);
             }
-            return Owing::ByPattern;
+            // It is told again of the next count, because no take of the queue shows when.
+            state.told = 0;
+            return false;
         };
         if cursor.is_member {
-            return Owing::Done;
+            return true;
         }
         let head = state.counters;
         match owed {
@@ -197,7 +182,8 @@ impl Subscription {
                 // A walk may come with events that the stream has taken.
                 let from = cursor.taken.unwrap_or(from);
                 if from.sequence >= head.sequence {
-                    return Owing::UpToDate;
+                    state.told = 0;
+                    return true;
                 }
                 (cursor.owed, cursor.taken) = (Some(from), None);
             }
@@ -217,25 +203,12 @@ impl Subscription {
         let was_due = std::mem::replace(&mut cursor.is_due, true);
         let accepted_at = match owed {
             Owed::Events(_) => batch.accepted_at,
-            Owed::CatchUp | Owed::Check => Tick::default(),
+            Owed::CatchUp | Owed::Check => None,
         };
         if inbox.list_due(entry, was_due, accepted_at) {
             batch.push(self);
         }
-        Owing::Done
-    }
-
-    /// The subscriber has just joined the queue: a walk of the fan-out that has begun before comes with
-    /// events that are older.
-    pub(super) fn note_position(&self, entry: &Arc<QueueEntry>, state: &QueueState) {
-        let mut inbox = self.lock();
-        if state.is_walked()
-            && !self.mailbox.is_closed()
-            && inbox.get(entry).is_none()
-            && let Some(cursor) = inbox.get_or_insert(entry, self, false)
-        {
-            cursor.taken = Some(state.counters);
-        }
+        true
     }
 
     /// Makes the cursor of a member that its group gets to know; with `beyond`, up to twice the limit.
@@ -267,9 +240,16 @@ impl Subscription {
         reason: WakeReason,
         batch: &mut WakeBatch,
     ) {
-        let mut inbox = self.lock();
-        if inbox.request_pattern_check(&self.selectors, pattern, reason) {
+        let known = self.patterns().binary_search(pattern);
+        if known.is_ok_and(|at| self.lock().request_pattern_check(at, reason)) {
             batch.push(self);
+        }
+    }
+
+    /// R2: each of the listener's patterns is checked under its own name.
+    pub(super) fn request_pattern_checks(self: &Arc<Self>, batch: &mut WakeBatch) {
+        for pattern in self.patterns() {
+            self.request_pattern_check(pattern, WakeReason::CatchUp, batch);
         }
     }
 
@@ -423,9 +403,7 @@ impl Subscription {
             }
         }
         cursor.note_held(self, state);
-        entry.note(state, |_| {
-            Decision::woken(self, work.reason, work.sequence, now)
-        });
+        state.note(|_| Decision::woken(self, work.reason, work.sequence, now));
         filled.add(work.delta.notifications, work.reason);
         true
     }
@@ -440,16 +418,6 @@ impl Subscription {
         };
         Some(point.number())
     }
-}
-
-/// Returns the selectors without duplicates, in their order.
-fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
-    let mut seen = HashSet::new();
-    selectors
-        .iter()
-        .filter(|selector| seen.insert(*selector))
-        .cloned()
-        .collect()
 }
 
 opaque_debug!(Subscription: listener_id);

@@ -249,18 +249,12 @@ fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> SubscriberS
     SubscriberStream::new(hub, subscription, options, &config, now, &mut rng)
 }
 
-/// Polls a stream until it waits for longer than the pause between two of many Wakes. Returns its
-/// events, and the end of the wait.
-fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
+/// Polls a stream until it waits. Returns its events, and the end of the wait.
+fn sent(feed: &mut SubscriberStream, now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
     let mut events = Vec::new();
     loop {
         match feed.next(now, None, waker) {
             StreamAction::Send(event) => events.push(event),
-            StreamAction::Wait(until)
-                if !events.is_empty() && until == now + Duration::from_millis(1) =>
-            {
-                now = until;
-            }
             StreamAction::Wait(until) => return (events, until),
             StreamAction::End => return (events, Tick::NEVER),
             StreamAction::Yield => unreachable!("not by `next`"),

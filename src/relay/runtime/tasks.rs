@@ -17,7 +17,7 @@ use crate::{
 
 /// The interval of log lines about lost listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// The interval of the history's samples, and of the rates.
+/// The interval of the history's samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
@@ -115,7 +115,7 @@ async fn fan_out(shared: Arc<RelayInner>) {
     }
 }
 
-/// Adds a sample to the history each second, and ends an interval of the queues' rates.
+/// Adds a sample to the history each second.
 async fn sample(shared: Arc<RelayInner>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -123,7 +123,6 @@ async fn sample(shared: Arc<RelayInner>) {
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        shared.hub.measure_rates(shared.clock.now());
         let figures = shared.figures();
         lock(&shared.history).push(&figures, wall());
     }
@@ -149,7 +148,7 @@ async fn log_lost_listeners(shared: Arc<RelayInner>) {
         ticks.tick().await;
         let lost = shared.hub.take_lost();
         for lost in &lost.listeners {
-            let (listener, queue) = (&lost.listener_id, lost.queue.as_ref().map(display));
+            let (listener, queue) = (&lost.listener_id, lost.selectors.first().map(display));
             tracing::warn!(%listener, queue, "a listener is gone: it answered no heartbeat");
         }
         if lost.others > 0 {

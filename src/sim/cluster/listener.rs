@@ -130,7 +130,7 @@ impl World {
                     let options = session.request();
                     self.open(number, options);
                 }
-                ReconnectStep::Wait(at) | ReconnectStep::Read(at) => {
+                ReconnectStep::Wait(at) => {
                     if listener.tick_at.is_none_or(|earlier| at < earlier) {
                         listener.tick_at = Some(at);
                         let life = listener.life;
@@ -147,7 +147,7 @@ impl World {
         let relays = self.relays.len();
         let listener = &mut self.listeners[number];
         let session = listener.session.as_ref().expect("it opens a stream");
-        if listener.opened && session.reconnect.leaves_relay() {
+        if listener.opened && session.reconnect.leaves_relay {
             listener.relay = (listener.relay + 1) % relays;
         }
         listener.opened = true;

@@ -68,9 +68,12 @@ async fn a_queue_without_a_listener_is_compared_with_the_names_of_the_others() {
         "{waiting}"
     );
     assert_eq!(waiting["findings"][0]["urgent"], true);
-    // Noted from the question about the unknown queue on.
-    assert_eq!(waiting["decisions"][0]["kind"], "notified");
     assert_eq!(waiting["known"]["notifications"], 1);
+    // Noted from the first question after it was known.
+    let notified = relay.run(&["notify", "acct/orders"]).await;
+    assert!(notified.status.success(), "{}", stderr(&notified));
+    let again = why(&relay, "acct/orders").await;
+    assert_eq!(again["decisions"][0]["kind"], "notified");
     let text = stdout(&relay.run(&["why", "acct/orders"]).await);
     let first = text.lines().next().expect("a line");
     assert!(

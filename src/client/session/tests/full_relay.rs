@@ -140,7 +140,7 @@ fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room
     assert_eq!(session.pending(), 1);
     relay.full = false;
     let due = session.next_at();
-    assert!(due <= at(1_000), "{due:?}");
+    assert!(due <= at(6_000), "{due:?}");
     relay.serve(&mut session, due);
     assert_eq!(relay.counted("a/new"), 2);
     let done = session.take_completions().pop().expect("the second caller");
@@ -162,17 +162,17 @@ fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
 }
 
 #[test]
-fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_asks() {
+fn a_refused_queue_is_sent_again_after_some_seconds_or_as_late_as_the_relay_asks() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     post(&mut session, "a/new", at(0));
     let mut now = at(0);
     for _ in 0..40 {
         relay.serve(&mut session, now);
-        let next = session.next_at();
-        assert!(next.since(now) <= Duration::from_secs(15), "{next:?}");
-        now = next;
+        let wait = session.next_at().since(now);
+        let (least, most) = (Duration::from_secs(5), Duration::from_secs(6));
+        assert!(wait >= least && wait <= most, "{wait:?}");
+        now += wait;
     }
-    assert!(now > at(60_000), "forty retries end at {now:?}");
     session.request(now).expect("a retry");
     let later = full().with_retry_after(Duration::from_secs(40));
     session.answered(answer(vec![Err(later)]), now, &mut rng());
@@ -187,7 +187,7 @@ fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
     }
     relay.serve(&mut session, at(0));
     assert_eq!(session.pending(), 2_000);
-    // Full for a minute: the back-off is that of one.
+    // Full for a minute.
     relay.requests = 0;
     let mut now = at(0);
     while now < at(60_000) {
@@ -317,22 +317,4 @@ fn retries_take_turns_with_new_events_where_one_request_is_in_flight() {
     session.answered(relay.answer(&known), due, &mut rng());
     let retry = session.request(due).expect("the next retry");
     assert_ne!(retry[0].queue, event("a/known").queue);
-}
-
-#[test]
-fn the_wait_between_rounds_grows_once_in_a_round_however_long_that_lasts() {
-    let (mut session, mut relay) = (publisher(), Relay::full());
-    for number in 0..2_000 {
-        post(&mut session, &format!("a/new-{number}"), at(0));
-    }
-    relay.serve(&mut session, at(0));
-    let due = session.next_at();
-    let mut now = due;
-    for _ in 0..8 {
-        let retry = session.request(now).expect("a retry");
-        now += Duration::from_secs(1);
-        session.answered(relay.answer(&retry), now, &mut rng());
-    }
-    // The second wait is at most 1 s, from the first refusal.
-    assert!(session.next_at() <= due + Duration::from_secs(2));
 }

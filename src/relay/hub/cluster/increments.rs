@@ -16,13 +16,13 @@ use super::super::{
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::fault::planted,
     types::cluster::{ClusterLimits, FrameEntry},
 };
 
 impl Hub {
     /// Takes the increments of the next queue, which must go into a frame.
-    pub(crate) fn next_increment(&self, now: Tick) -> Option<FrameEntry> {
+    pub(crate) fn next_increment(&self) -> Option<FrameEntry> {
         loop {
             let entry = self.increments.pop()?;
             let mut state = entry.lock();
@@ -30,7 +30,7 @@ impl Hub {
             if !planted!(LinkMarkClearedLate) {
                 state.announced().listed = false;
             }
-            let increment = state.take_increment(&entry, now);
+            let increment = state.take_increment(&entry);
             drop(state);
             if planted!(LinkMarkClearedLate) {
                 entry.lock().announced().listed = false;
@@ -51,9 +51,9 @@ impl QueueState {
     }
 
     /// The increments since the last call, for a frame.
-    fn take_increment(&mut self, entry: &QueueEntry, now: Tick) -> FrameEntry {
+    fn take_increment(&mut self, entry: &QueueEntry) -> FrameEntry {
         let counters = self.counters;
-        let checked = self.take_check_to_announce(entry.shared.config.sentinel_interval, now);
+        let checked = std::mem::take(&mut self.announced().checked);
         let has_causes = self.own_causes() > 0;
         let coordinator = self.coordinator.as_mut();
         let coordinator = coordinator.filter(|_| self.grouped && has_causes);
@@ -82,21 +82,11 @@ impl QueueState {
         self.add_to_backlog(increment.messages);
     }
 
-    /// The newest cause is a timed wake-up.
-    pub(crate) fn note_timed(&mut self) {
-        if let Some(announced) = &mut self.announced {
-            announced.timed = self.counters.sequence;
-        }
-    }
-
-    /// An entry begins without causes, so the others know all of it. Its first cause may have been
-    /// a timed wake-up.
+    /// An entry begins without causes, so the others know all of it.
     pub(crate) fn announced(&mut self) -> &mut Announced {
-        let (start, timed) = (self.start, self.counters.sequence);
         self.announced.get_or_insert_with(|| {
             Box::new(Announced {
-                counters: Counters::starting_at(start),
-                timed,
+                counters: Counters::starting_at(self.start),
                 ..Announced::default()
             })
         })
@@ -107,13 +97,10 @@ impl QueueState {
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
     pub(crate) counters: Counters,
-    /// The sequence of the newest timed wake-up; later causes may be resyncs. Without a cluster there
-    /// are none.
-    pub(crate) timed: u64,
-    /// When a listener here checked the queue, where the others are to be told of it.
-    pub(crate) checked: Option<Tick>,
-    /// The others are told of no check before this time.
-    pub(crate) checked_from: Tick,
+    /// The sequence of the newest resync.
+    pub(crate) resynced: u64,
+    /// C12: a listener here has checked the queue, and the others are to be told of it.
+    pub(crate) checked: bool,
     /// The entry is in the list.
     pub(crate) listed: bool,
 }

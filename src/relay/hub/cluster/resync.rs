@@ -12,12 +12,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::super::{
-    core::Hub,
-    counters::Counters,
-    fanout::UpdateBatch,
-    mailbox::{SubscriptionId, WakeBatch},
-    queue::QueueEntry,
-    sync::Ordering,
+    core::Hub, counters::Counters, fanout::UpdateBatch, mailbox::WakeBatch, pattern::PatternNode,
+    queue::QueueEntry, sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -41,7 +37,7 @@ pub(crate) enum ResyncScope {
     Queues(HashSet<u64>),
     /// A resync of all queues, and of all patterns.
     All,
-    /// Each group checks its queue once.
+    /// C7: a resync of the queues with groups. One without members checks when it has one.
     Groups,
 }
 
@@ -49,8 +45,7 @@ pub(crate) enum ResyncScope {
 enum Phase {
     /// After this one.
     Queues(Option<QueueAddress>),
-    Subscriptions(Option<SubscriptionId>),
-    PatternChecks(Option<u64>),
+    Patterns(Option<u64>),
 }
 
 impl ResyncWalk {
@@ -66,7 +61,8 @@ impl ResyncWalk {
         }
     }
 
-    /// The most queues, subscriptions or patterns that one step visits: some hundred microseconds.
+    /// The most queues that one step visits, and the patterns and their subscriptions, give or take those
+    /// of one pattern: some hundred microseconds.
     pub(crate) const STEP: usize = 512;
 }
 
@@ -75,15 +71,7 @@ impl Hub {
     pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
         walk.phase = match walk.phase.take() {
             Some(Phase::Queues(after)) => self.resync_queues(walk, (after.as_ref(), limit), now),
-            Some(Phase::Subscriptions(after)) => Some(self.resync_patterns(after)),
-            Some(Phase::PatternChecks(after)) => {
-                let nodes = self.shared.patterns.some_after(after, ResyncWalk::STEP);
-                for node in nodes.iter().filter(|node| node.group.is_some()) {
-                    self.request_pattern_check(node, now);
-                }
-                let last = nodes.last();
-                last.map(|last| Phase::PatternChecks(Some(last.number)))
-            }
+            Some(Phase::Patterns(after)) => self.resync_patterns(after, now),
             None => None,
         };
         walk.phase.is_some()
@@ -98,17 +86,14 @@ impl Hub {
         let entries = self.entries.after(after, limit);
         let mut batch = UpdateBatch::default();
         for entry in &entries {
-            match &walk.scope {
-                ResyncScope::Groups => self.request_group_checks(entry, now, &mut batch),
-                ResyncScope::All => {
-                    self.resync_queue(entry, now, &mut batch);
-                }
-                ResyncScope::Queues(hashes) => {
-                    let hash = queue_hash(entry.address());
-                    if hashes.contains(&hash) && self.resync_queue(entry, now, &mut batch) {
-                        walk.unknown.remove(&hash);
-                    }
-                }
+            let hash = queue_hash(entry.address());
+            let is_wanted = match &walk.scope {
+                ResyncScope::Queues(hashes) => hashes.contains(&hash),
+                ResyncScope::All => true,
+                ResyncScope::Groups => entry.lock_with_nodes(now).grouped,
+            };
+            if is_wanted && self.resync_queue(entry, now, &mut batch) {
+                walk.unknown.remove(&hash);
             }
         }
         drop(batch);
@@ -117,7 +102,7 @@ impl Hub {
         }
         walk.needs_patterns().then(|| {
             self.begin_pattern_resync();
-            Phase::Subscriptions(None)
+            Phase::Patterns(None)
         })
     }
 
@@ -135,45 +120,43 @@ impl Hub {
             // One cause without sums. It does not postpone forgetting: a connection that is often
             // interrupted would otherwise keep all queues.
             state.count_announced(&Counters::starting_at(1));
+            state.announced().resynced = state.counters.sequence;
             true
         });
         true
     }
 
-    /// C7: each group checks the queue, also one without members: its next member does.
-    fn request_group_checks(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) {
-        let state = entry.lock_with_nodes(now);
-        if state.is_dead || !state.grouped {
-            return;
-        }
-        drop(state);
-        self.update(Arc::clone(entry), true, now, batch, |state| {
-            if let Some(coordinator) = &mut state.coordinator {
-                let groups = coordinator.groups_mut();
-                groups.for_each(|group| group.request_check_round(now));
-                coordinator.needs_reconcile = true;
-            }
-            false
-        });
-    }
-
-    /// Requests a check under its own name of each pattern outside of groups.
-    fn resync_patterns(&self, after: Option<SubscriptionId>) -> Phase {
-        let subscriptions = self.subscriptions_after(after, ResyncWalk::STEP);
+    fn resync_patterns(&self, after: Option<u64>, now: Tick) -> Option<Phase> {
         let mut batch = WakeBatch::default();
-        for subscription in &subscriptions {
-            if subscription.group.is_none() {
-                for pattern in subscription.patterns() {
-                    subscription.request_pattern_check(pattern, WakeReason::CatchUp, &mut batch);
-                }
+        let (mut visited, mut last) = (0, None);
+        for node in self.shared.patterns.some_after(after, ResyncWalk::STEP) {
+            self.check_node(&node, now, &mut batch);
+            last = Some(node.number);
+            visited += if node.group.is_some() { 1 } else { node.len() };
+            if visited >= ResyncWalk::STEP {
+                break;
             }
         }
         batch.wake();
-        if let Some(last) = subscriptions.last() {
-            return Phase::Subscriptions(Some(last.id));
+        if last.is_none() {
+            self.end_pattern_resync();
         }
-        self.end_pattern_resync();
-        Phase::PatternChecks(None)
+        last.map(|last| Phase::Patterns(Some(last)))
+    }
+
+    /// Requests a check of a pattern under its own name: of each subscriber, or of one member of a group.
+    pub(in super::super) fn check_node(
+        &self,
+        node: &Arc<PatternNode>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        if node.group.is_some() {
+            return node.request_check(now, batch);
+        }
+        for one in node.lock().iter() {
+            one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
+        }
     }
 
     /// From now on, a subscription checks its patterns when its queues are introduced.
@@ -194,7 +177,7 @@ impl Hub {
 }
 
 impl ResyncWalk {
-    /// Returns whether the next step visits queues, and no subscriptions.
+    /// Returns whether the next step visits queues, and no patterns.
     pub(crate) fn visits_queues(&self) -> bool {
         matches!(self.phase, Some(Phase::Queues(_)))
     }

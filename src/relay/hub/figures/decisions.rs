@@ -1,22 +1,11 @@
 //! The newest decisions about the queues that an operator watches.
 //!
-//! The first question about a queue begins the noting, which ends ten minutes after the newest one. At
-//! most 64 queues are noted; a further one replaces the queue whose question is the oldest. An entry
-//! keeps one bit, so that any other queue pays only its comparison. Locks: the log is a leaf, taken
-//! under an entry's lock.
+//! The first question about a known queue begins the noting, which ends ten minutes after the newest one.
+//! The decisions are in the queue's entry. The 64 queues of the newest questions are noted.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
-use super::super::{
-    core::Hub,
-    queue::{QueueEntry, QueueState},
-    subscription::Subscription,
-    sync::{Mutex, lock},
-};
+use super::super::{core::Hub, queue::QueueState, subscription::Subscription, sync::lock};
 use crate::{
     base::clock::Tick,
     types::{GroupName, ListenerId, QueueAddress, WakeReason},
@@ -53,26 +42,13 @@ pub(crate) enum DecisionKind {
     Left,
 }
 
-/// The decisions about one queue, oldest first.
-#[derive(Debug)]
+/// The decisions about one queue.
+#[derive(Debug, Clone)]
 pub(crate) struct NotedDecisions {
-    pub(crate) noted_for: Duration,
-    pub(crate) decisions: Vec<Decision>,
-}
-
-/// The noted queues of a hub.
-#[derive(Debug, Default)]
-pub(crate) struct DecisionLog {
-    queues: Mutex<HashMap<QueueAddress, NotedQueue>>,
-    /// Number of noted queues: a new entry usually has none to look up.
-    count: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct NotedQueue {
     since: Tick,
     asked_at: Tick,
-    decisions: VecDeque<Decision>,
+    /// Oldest first.
+    pub(crate) decisions: VecDeque<Decision>,
 }
 
 /// Decisions of a queue: at most 20 KiB with the longest names.
@@ -85,64 +61,94 @@ const NOTED_FOR: Duration = Duration::from_secs(600);
 const ASIDE: usize = 3;
 
 impl Hub {
-    /// Notes the decisions about a queue for ten minutes; returns those so far.
+    /// Notes the decisions about a queue for ten minutes, if it is known; returns those so far.
     pub(crate) fn noted_decisions(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
-        let noted = self.shared.decisions.ask(queue, now);
-        if let Some(entry) = self.entries.get(queue) {
-            entry.lock().is_noted = true;
+        let new = NotedDecisions {
+            since: now,
+            asked_at: now,
+            decisions: VecDeque::new(),
+        };
+        let Some(entry) = self.entries.get(queue) else {
+            return new;
+        };
+        let mut asked = lock(&self.noted);
+        asked.retain(|known| known != queue);
+        asked.push_back(queue.clone());
+        let oldest = match asked.len() > QUEUES {
+            true => asked.pop_front(),
+            false => None,
+        };
+        drop(asked);
+        if let Some(oldest) = oldest.and_then(|oldest| self.entries.get(&oldest)) {
+            oldest.lock().noted = None;
         }
-        noted
+        let mut state = entry.lock();
+        let known = state.noted.take().filter(|noted| noted.is_current(now));
+        let mut noted = known.unwrap_or_else(|| Box::new(new));
+        noted.asked_at = now;
+        let so_far = NotedDecisions::clone(&noted);
+        state.noted = Some(noted);
+        so_far
+    }
+}
+
+impl NotedDecisions {
+    /// Returns for how long the queue has been noted.
+    pub(crate) fn noted_for(&self) -> Duration {
+        self.asked_at.since(self.since)
+    }
+
+    fn is_current(&self, now: Tick) -> bool {
+        now.since(self.asked_at) < NOTED_FOR
+    }
+}
+
+impl QueueState {
+    /// Notes a decision, if an operator watches the queue. `decision` gets the queue's sequence.
+    pub(in super::super) fn note(&mut self, decision: impl FnOnce(u64) -> Decision) {
+        let Some(noted) = &mut self.noted else {
+            return;
+        };
+        let decision = decision(self.counters.sequence);
+        if !noted.is_current(decision.at) {
+            self.noted = None;
+            return;
+        }
+        let decisions = &mut noted.decisions;
+        // A busy listener reports after each get.
+        decisions.pop_back_if(|newest| decision.repeats(newest));
+        if decisions.len() == KEPT {
+            decisions.pop_front();
+        }
+        decisions.push_back(decision);
     }
 
     /// Notes a count of this relay's own, and the group members that were not woken for it. `before`
     /// is the number of own causes before the count.
     #[cold]
-    pub(in super::super) fn note_count(
-        &self,
-        entry: &QueueEntry,
-        state: &mut QueueState,
-        before: u64,
-        now: Tick,
-    ) {
-        let sequence = state.counters.sequence;
-        if state.own_causes() > before {
-            let timed = state.notified != sequence;
-            entry.note(state, |sequence| Decision {
+    pub(in super::super) fn note_count(&mut self, before: u64, now: Tick) {
+        let sequence = self.counters.sequence;
+        if self.own_causes() > before {
+            let reason = match self.notified == sequence {
+                true => WakeReason::Unspecified,
+                false => WakeReason::Timed,
+            };
+            self.note(|sequence| Decision {
                 at: now,
                 kind: DecisionKind::Notified,
                 sequence,
                 listener: None,
                 group: None,
-                reason: match timed {
-                    true => WakeReason::Timed,
-                    false => WakeReason::Unspecified,
-                },
+                reason,
             });
         }
-        let groups = state.coordinator.iter().flat_map(|one| one.groups());
+        let groups = self.coordinator.iter().flat_map(|one| one.groups());
         let aside: Vec<_> = groups
             .flat_map(|group| group.not_woken(sequence, ASIDE))
             .collect();
         for member in aside {
-            entry.note(state, |sequence| {
-                Decision::about(&member, DecisionKind::StoodAside, sequence, now)
-            });
+            self.note(|sequence| Decision::about(&member, DecisionKind::StoodAside, sequence, now));
         }
-    }
-}
-
-impl QueueEntry {
-    /// Notes a decision, if an operator watches the queue. `decision` gets the queue's sequence.
-    pub(in super::super) fn note(
-        &self,
-        state: &mut QueueState,
-        decision: impl FnOnce(u64) -> Decision,
-    ) {
-        if !state.is_noted {
-            return;
-        }
-        let decision = decision(state.counters.sequence);
-        state.is_noted = self.shared.decisions.add(self.address(), decision);
     }
 }
 
@@ -186,65 +192,5 @@ impl Decision {
         let subject = |one: &Self| (one.kind, one.sequence, one.reason);
         subject(self) == subject(earlier)
             && (&self.listener, &self.group) == (&earlier.listener, &earlier.group)
-    }
-}
-
-impl DecisionLog {
-    /// Returns whether an operator watches the queue.
-    pub(in super::super) fn is_noted(&self, queue: &QueueAddress) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && lock(&self.queues).contains_key(queue)
-    }
-
-    fn ask(&self, queue: &QueueAddress, now: Tick) -> NotedDecisions {
-        let mut queues = lock(&self.queues);
-        queues.retain(|_, noted| noted.is_current(now));
-        if !queues.contains_key(queue) && queues.len() == QUEUES {
-            let oldest = queues.iter().min_by_key(|(_, noted)| noted.asked_at);
-            if let Some(oldest) = oldest.map(|(queue, _)| queue.clone()) {
-                queues.remove(&oldest);
-            }
-        }
-        let noted = queues.entry(queue.clone()).or_insert_with(|| NotedQueue {
-            since: now,
-            asked_at: now,
-            decisions: VecDeque::new(),
-        });
-        noted.asked_at = now;
-        let decisions = NotedDecisions {
-            noted_for: now.since(noted.since),
-            decisions: noted.decisions.iter().cloned().collect(),
-        };
-        self.count.store(queues.len(), Ordering::Relaxed);
-        decisions
-    }
-
-    /// Adds a decision; `false` if the queue is not noted any longer.
-    fn add(&self, queue: &QueueAddress, decision: Decision) -> bool {
-        let mut queues = lock(&self.queues);
-        let noted = queues.get_mut(queue);
-        let Some(noted) = noted.filter(|noted| noted.is_current(decision.at)) else {
-            queues.remove(queue);
-            self.count.store(queues.len(), Ordering::Relaxed);
-            return false;
-        };
-        // A busy listener reports after each get.
-        if noted
-            .decisions
-            .back()
-            .is_some_and(|newest| decision.repeats(newest))
-        {
-            noted.decisions.pop_back();
-        }
-        if noted.decisions.len() == KEPT {
-            noted.decisions.pop_front();
-        }
-        noted.decisions.push_back(decision);
-        true
-    }
-}
-
-impl NotedQueue {
-    fn is_current(&self, now: Tick) -> bool {
-        now.since(self.asked_at) < NOTED_FOR
     }
 }

@@ -6,7 +6,7 @@
 //! Both the list and the names for the log are bounded.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet, VecDeque},
     ops::Bound::{Excluded, Unbounded},
     time::Duration,
 };
@@ -15,32 +15,22 @@ use super::super::{
     core::Hub, figures::ListenerStats, mailbox::SubscriptionId, subscription::Subscription,
     sync::lock,
 };
-use crate::{
-    base::clock::Tick,
-    types::{ListenerId, Selector},
-};
+use crate::{base::clock::Tick, types::ListenerId};
 
 /// The lost listeners.
 #[derive(Default)]
 pub(crate) struct LostListeners {
     lost: BTreeMap<SubscriptionId, (ListenerStats, Tick)>,
-    /// For the log.
-    unlogged: Named,
+    /// The newest ones that the log does not name yet, and the number of further ones.
+    unlogged: VecDeque<SubscriptionId>,
+    others: u64,
 }
 
 /// Some listeners for the log, and the number of further ones.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    pub(crate) listeners: Vec<NamedListener>,
+    pub(crate) listeners: Vec<ListenerStats>,
     pub(crate) others: u64,
-}
-
-/// A listener for the log.
-#[derive(Debug)]
-pub(crate) struct NamedListener {
-    pub(crate) listener_id: ListenerId,
-    /// Its first selector.
-    pub(crate) queue: Option<Selector>,
 }
 
 /// Lost listeners in the list, and selectors of each.
@@ -61,7 +51,11 @@ impl Hub {
         stats.selectors_omitted = stats.selectors.len() > selectors_left;
         stats.selectors.truncate(selectors_left);
         let mut list = lock(&self.lost);
-        list.unlogged.add(subscription);
+        list.unlogged.push_back(subscription.id);
+        if list.unlogged.len() > NAMED {
+            list.unlogged.pop_front();
+            list.others += 1;
+        }
         if list.lost.len() == LOST {
             let oldest = list.lost.iter().min_by_key(|(_, (_, lost_at))| *lost_at);
             if let Some(oldest) = oldest.map(|(id, _)| *id) {
@@ -99,20 +93,20 @@ impl Hub {
     /// Takes the lost listeners that the log does not name yet.
     pub(crate) fn take_lost(&self) -> Named {
         let list = lock(&self.lost);
-        if list.unlogged.listeners.is_empty() {
+        if list.unlogged.is_empty() {
             return Named::default();
         }
         let ids: HashSet<_> = list.lost.keys().copied().collect();
         let lost = list.lost.values().map(|(stats, _)| &stats.listener_id);
         let lost: HashSet<_> = lost.cloned().collect();
         drop(list);
-        let mut back = HashMap::new();
+        let mut back = HashSet::new();
         let mut after = None;
         loop {
             let some = self.subscriptions_after(after, STEP);
             for open in &some {
                 if lost.contains(&open.listener_id) && !ids.contains(&open.id) {
-                    back.insert(open.listener_id.clone(), open.id);
+                    back.insert(open.listener_id.clone());
                 }
             }
             after = some.last().map(|open| open.id);
@@ -121,33 +115,13 @@ impl Hub {
             }
         }
         let mut list = lock(&self.lost);
-        // One that came back and was lost meanwhile stays.
-        let is_lost = |listener: &ListenerId, id: &SubscriptionId| {
-            back.get(listener).is_none_or(|open| open == id)
-        };
         list.lost
-            .retain(|id, (stats, _)| is_lost(&stats.listener_id, id));
-        let mut unlogged = std::mem::take(&mut list.unlogged);
-        let is_listed = |named: &NamedListener| {
-            let mut all = list.lost.values();
-            all.any(|(stats, _)| stats.listener_id == named.listener_id)
-        };
-        unlogged
-            .listeners
-            .retain(|named| !back.contains_key(&named.listener_id) || is_listed(named));
-        unlogged
-    }
-}
-
-impl Named {
-    fn add(&mut self, subscription: &Subscription) {
-        if self.listeners.len() == NAMED {
-            self.others += 1;
-            return;
+            .retain(|_, (stats, _)| !back.contains(&stats.listener_id));
+        let unlogged = std::mem::take(&mut list.unlogged).into_iter();
+        let lost = unlogged.filter_map(|id| list.lost.get(&id));
+        Named {
+            listeners: lost.map(|(stats, _)| stats.clone()).collect(),
+            others: std::mem::take(&mut list.others),
         }
-        self.listeners.push(NamedListener {
-            listener_id: subscription.listener_id.clone(),
-            queue: subscription.selectors.first().cloned(),
-        });
     }
 }

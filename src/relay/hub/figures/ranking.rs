@@ -1,7 +1,7 @@
 //! The first queues of the list in another order than by name.
 //!
 //! All queues are visited, some hundred in a step, and a map has the best so far. So a list costs no
-//! sort of all queues, and no lock is held between two of them.
+//! sort of all queues, and no lock is held between two of them. For rates they are visited twice.
 
 use std::{
     borrow::Borrow,
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{core::Hub, figures::QueueStats, queue::QueueEntry};
+use super::super::{core::Hub, counters::saturate, figures::QueueStats, queue::QueueEntry};
 use crate::{
     base::clock::{Tick, nanos},
     types::QueueAddress,
@@ -20,7 +20,7 @@ use crate::{
 /// The order of a list of queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueueOrder {
-    /// Most notifications in the last second first.
+    /// Most notifications since the visit before first.
     Rate,
     /// Largest backlog first.
     Backlog,
@@ -39,8 +39,8 @@ pub(crate) struct Ranking {
     best: BTreeMap<Rank, Arc<QueueEntry>>,
     visited: usize,
     last: Option<QueueAddress>,
-    /// By the entries' numbers.
-    rates: HashMap<u64, u64>,
+    /// The notifications at the newest visit, by the entries' numbers; for rates.
+    counted: HashMap<u64, u128>,
 }
 
 /// Greater is better; of two equal ones, the one that was visited first, which is by name.
@@ -48,10 +48,29 @@ type Rank = (u64, Reverse<usize>);
 
 /// Queues that one step visits: some hundred microseconds.
 const STEP: usize = 512;
-/// Rates are measured for this long after a list by rate.
-const RATES_FOR: Duration = Duration::from_secs(60);
+/// A queue without a notification for this long has no rate, and costs a list by rate no memory.
+const RECENT: Duration = Duration::from_secs(10);
 
 impl Ranking {
+    /// Begins a search for the first `count` queues.
+    pub(crate) fn new(order: QueueOrder, filter: &str, count: usize) -> Self {
+        Self {
+            order,
+            filter: filter.to_owned(),
+            count: count.max(1),
+            best: BTreeMap::new(),
+            visited: 0,
+            last: None,
+            counted: HashMap::new(),
+        }
+    }
+
+    /// Begins again, for the rates since the visits so far.
+    pub(crate) fn restart(&mut self) {
+        self.best.clear();
+        self.last = None;
+    }
+
     /// Adds an entry where it is one of the best.
     fn add(&mut self, entry: Arc<QueueEntry>, now: Tick) {
         self.visited += 1;
@@ -62,13 +81,15 @@ impl Ranking {
         }
     }
 
-    fn key(&self, entry: &QueueEntry, now: Tick) -> u64 {
-        if self.order == QueueOrder::Rate {
-            return self.rates.get(&entry.number()).copied().unwrap_or_default();
-        }
+    fn key(&mut self, entry: &QueueEntry, now: Tick) -> u64 {
         let state = entry.lock();
         match self.order {
-            QueueOrder::Rate => 0,
+            QueueOrder::Rate if now.since(state.active_at) > RECENT => 0,
+            QueueOrder::Rate => {
+                let counted = state.counters.notifications;
+                let before = self.counted.insert(entry.number(), counted);
+                before.map_or(0, |before| saturate(counted.saturating_sub(before)))
+            }
             QueueOrder::Backlog => state.backlog(),
             QueueOrder::Idle if state.counters.sequence == state.start => u64::MAX,
             QueueOrder::Idle => nanos(now.since(state.active_at)),
@@ -76,42 +97,15 @@ impl Ranking {
         }
     }
 
-    /// Returns the queues in their order, each with its rate.
+    /// Returns the queues in their order, each with its rank.
     pub(crate) fn into_stats(self, now: Tick) -> Vec<(QueueStats, u64)> {
-        let stats = self.best.values().rev().map(|entry| {
-            let rate = self.rates.get(&entry.number());
-            (entry.stats(now), rate.copied().unwrap_or_default())
-        });
-        stats.collect()
+        let best = self.best.iter().rev();
+        best.map(|((rank, _), entry)| (entry.stats(now), *rank))
+            .collect()
     }
 }
 
 impl Hub {
-    /// Begins a search for the first `count` queues.
-    pub(crate) fn rank_queues(
-        &self,
-        order: QueueOrder,
-        filter: &str,
-        count: usize,
-        now: Tick,
-    ) -> Ranking {
-        if order == QueueOrder::Rate {
-            self.want_rates(now + RATES_FOR);
-        }
-        Ranking {
-            order,
-            filter: filter.to_owned(),
-            count: count.max(1),
-            best: BTreeMap::new(),
-            visited: 0,
-            last: None,
-            rates: match order {
-                QueueOrder::Rate => self.rates(),
-                _ => HashMap::new(),
-            },
-        }
-    }
-
     /// Visits the next queues, and takes those that `is_visible`; returns how many there were, 0 at the
     /// end.
     pub(crate) fn rank_some(

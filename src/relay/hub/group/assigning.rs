@@ -24,7 +24,7 @@ impl Group {
     pub(crate) fn wait(&mut self, entry: &Arc<QueueEntry>, head: &Counters, now: Tick) -> bool {
         let is_behind = self.position.sequence < head.sequence;
         let asks = self.requested.is_some() || self.check_requested;
-        let waits = is_behind || asks || self.unassigned > 0 || self.redelivery.is_given_up();
+        let waits = is_behind || asks || self.unassigned > 0 || self.is_given_up();
         if !waits || self.members.all.nodes.is_empty() {
             self.unlist(entry);
             return false;
@@ -89,11 +89,11 @@ impl Group {
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
+        let wake_count = self.members.wake_count;
         let (mut left, among) = self.plan(head, counted.is_some());
         let asks = left == 0;
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
-        delta.add(&self.returned);
         let needed = self.unassigned.saturating_add(delta.needs());
         let (mut last, mut given) = (None, 0);
         let (mut given_capacity, mut all_idle) = (0, true);
@@ -139,18 +139,20 @@ impl Group {
                 assignment.delta.add(&delta);
             }
             self.position = *head;
-            self.returned = Delta::default();
             self.requested = None;
             // Who is woken for work checks the queue as well.
             self.check_requested = false;
             self.set_unassigned(unassigned);
+            if counted.is_some() {
+                self.unassigned_since = wake_count;
+            }
             // A redelivery that was parked goes on.
-            if self.redelivery.is_given_up() {
-                self.redelivery.rearm(now + self.timeout);
+            if self.is_given_up() {
+                self.rearm_claim(now + self.timeout);
             }
         } else if more {
             // Members of another group have used up this step.
-        } else if asks && self.all_tried() {
+        } else if asks && self.members.all_tried() {
             self.end_round(now);
         } else if !asks && !self.members.is_empty() && self.members.all_ready() {
             self.set_unassigned(0);
@@ -167,20 +169,15 @@ impl Group {
             let needs = self.unassigned.saturating_add(needs);
             return (needs.min(self.members.capacity().max(1)), Candidates::All);
         }
-        let not_tried = Candidates::NotTried(self.redelivery.round);
-        let candidates = match self.found_by_check {
-            true => not_tried,
-            false => Candidates::NotNotified(head.sequence),
-        };
-        if self.unassigned > 0 && (self.requested.is_none() || self.members.has(candidates)) {
-            return (self.unassigned, candidates);
+        let without_share = Candidates::NotWokenSince(self.unassigned_since);
+        if self.unassigned > 0 && (self.requested.is_none() || self.members.has(without_share)) {
+            return (self.unassigned, without_share);
         }
-        (0, not_tried)
+        (0, self.members.not_tried())
     }
 
     /// Gives a member a wake-up.
     fn assign_to(&mut self, one: &Subscription, assignment: Assignment) {
-        self.mark_tried(one.id);
         // The messages of these were not counted here: the depth in the report counts them.
         if matches!(
             assignment.reason,
@@ -212,6 +209,5 @@ impl Group {
             let change = unassigned.wrapping_sub(before);
             self.shared.unassigned.fetch_add(change, Ordering::Relaxed);
         }
-        self.found_by_check &= unassigned > 0;
     }
 }

@@ -4,13 +4,13 @@
 //! queue without one pays one byte's comparison. The entry's lock guards all of it. The timers call
 //! it no later than its next due time. A notification costs a step for each group.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::super::{
     backlog::Checkpoint,
     config::Shared,
     counters::{Counters, QueueHead},
-    group::{Group, MemberReport},
+    group::Group,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::QueueEntry,
@@ -20,7 +20,7 @@ use super::super::{
 };
 use crate::{
     base::clock::Tick,
-    types::{GroupName, ReportState, WakeReason},
+    types::{GroupName, WakeReason},
 };
 
 /// The groups and the sentinel of one queue.
@@ -44,10 +44,7 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(shared: &Arc<Shared>, number: u64, now: Tick) -> Self {
-        let config = &shared.config;
-        let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let has_sentinel = !config.sentinel_interval.is_zero();
-        let sentinel = has_sentinel.then(|| QueueCheck::new(config, seed, now));
+        let sentinel = QueueCheck::new(&shared.config, number, now);
         Self {
             shared: Arc::clone(shared),
             groups: BTreeMap::new(),
@@ -87,7 +84,7 @@ impl Coordinator {
     pub(crate) fn has_room(&self, name: &GroupName) -> bool {
         let active = self.groups().filter(|group| group.left_at.is_none());
         let has_room = active.count() < self.shared.config.max_groups_per_queue;
-        has_room && self.shared.has_room(0) || self.knows(name)
+        has_room && self.shared.has_room() || self.knows(name)
     }
 
     pub(crate) fn knows(&self, name: &GroupName) -> bool {
@@ -150,11 +147,7 @@ impl Coordinator {
 
     fn make_group(&mut self, name: &GroupName, head: &QueueHead) -> &mut Group {
         if self.groups.len() >= self.shared.config.max_groups_per_queue {
-            let left = self.groups();
-            let left = left.filter_map(|group| Some((group.kept_since()?, group.name.clone())));
-            if let Some((_, oldest)) = left.min_by_key(|(left_at, _)| *left_at) {
-                self.forget_group(&oldest);
-            }
+            self.forget_kept(|_| true);
         }
         let group = Group::new(name.clone(), head, &self.shared);
         self.groups
@@ -195,16 +188,21 @@ impl Coordinator {
 
     pub(crate) fn forget_expired(&mut self, now: Tick) {
         let keep = self.shared.config.group_keep;
-        let is_expired = |group: &&Group| group.kept_since().is_some_and(|at| at + keep <= now);
-        let expired = self.groups().filter(is_expired);
-        let expired: Vec<_> = expired.map(|group| group.name.clone()).collect();
-        expired.iter().for_each(|name| self.forget_group(name));
+        self.forget_kept(|left_at| left_at + keep <= now);
     }
 
-    /// A listener joined. A check that fell due without listeners is now due within `spread`.
-    pub(crate) fn subscriber_joined(&mut self, now: Tick, spread: Duration) {
+    /// Forgets groups without members, by the time when the last one left.
+    fn forget_kept(&mut self, is_over: impl Fn(Tick) -> bool) {
+        let over = self.groups();
+        let over = over.filter(|group| group.kept_since().is_some_and(&is_over));
+        let over: Vec<_> = over.map(|group| group.name.clone()).collect();
+        over.iter().for_each(|name| self.forget_group(name));
+    }
+
+    /// A listener joined. A check that fell due without listeners is due now.
+    pub(crate) fn subscriber_joined(&mut self, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel {
-            sentinel.join(now, spread);
+            sentinel.join(now);
             self.needs_reconcile |= sentinel.due <= now;
         }
     }
@@ -224,33 +222,6 @@ impl Coordinator {
             passed_on |= std::mem::take(&mut group.passed_on);
         }
         passed_on
-    }
-
-    /// Returns whether the other relays of a cluster are told of checks.
-    pub(crate) fn announces_checks(&self) -> bool {
-        self.sentinel.is_some() && self.shared.config.cluster
-    }
-
-    /// A check was reported: the sentinel's interval restarts. Returns how many others to ask, where this
-    /// listener was asked outside of its group and found more than its capacity.
-    pub(crate) fn check_reported(
-        &mut self,
-        listener: &Subscription,
-        is_member: bool,
-        report: MemberReport,
-        now: Tick,
-    ) -> u64 {
-        let Some(sentinel) = &mut self.sentinel else {
-            return 0;
-        };
-        let was_asked = !is_member && sentinel.asked == Some(listener.id);
-        sentinel.reported(now);
-        let capacity = u64::from(listener.mailbox.capacity);
-        let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
-        match more {
-            true => report.depth.div_ceil(capacity),
-            false => 0,
-        }
     }
 
     /// Runs the due work, and forgets groups that were kept for long enough. Where a check is due, it

@@ -36,6 +36,8 @@ pub(crate) struct Members {
     /// Busy members by the end of their leases (R14: BUSY is a lease).
     leases: BTreeSet<(Tick, SubscriptionId)>,
     pub(crate) wake_count: u64,
+    /// A member that was woken after so many wake-ups was asked in this round.
+    round_began: u64,
     /// The one that had its turn to become known last; at first any id.
     turn: Option<SubscriptionId>,
     /// All were known when so many had joined; `None`: some may not be.
@@ -52,8 +54,6 @@ pub(crate) struct Member {
     /// The newest sequence that was assigned to it.
     pub(crate) notified_up_to: Option<u64>,
     woken_order: u64,
-    /// The last round in which it was asked.
-    pub(crate) tried_in_round: u64,
     pub(crate) busy: bool,
     /// Messages that it can take now; with 0 it gets no wake-up.
     pub(crate) capacity: u32,
@@ -72,10 +72,8 @@ pub(crate) struct Assignment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Candidates {
     All,
-    /// Members without a wake-up for this sequence.
-    NotNotified(u64),
-    /// Members that were not asked in this round.
-    NotTried(u64),
+    /// Members without a wake-up since the group had so many.
+    NotWokenSince(u64),
     /// For a check of the sentinel (R11): members that do not poll at this time. One that does not
     /// report stays busy, behind the others.
     Checkers(Tick),
@@ -133,10 +131,23 @@ impl Members {
         !self.ready.is_empty() || self.all_known_at != Some(self.joined())
     }
 
-    /// Returns whether a member that was not asked in this round can get a wake-up now.
-    pub(crate) fn any_ready_untried(&mut self, round: u64) -> bool {
-        let is_untried = |rank: &Rank| self.known[&rank.2].tried_in_round != round;
-        self.ready.iter().any(is_untried) || self.has_fresh()
+    /// Each member may be asked once from now on.
+    pub(crate) fn begin_round(&mut self) {
+        self.round_began = self.wake_count;
+    }
+
+    /// Returns whether a member was asked in this round.
+    pub(crate) fn is_tried(&self, member: &Member) -> bool {
+        member.woken_order > self.round_began
+    }
+
+    pub(crate) fn all_tried(&mut self) -> bool {
+        !self.has_fresh() && self.known().all(|member| self.is_tried(member))
+    }
+
+    /// Returns the members that were not asked in this round.
+    pub(crate) fn not_tried(&self) -> Candidates {
+        Candidates::NotWokenSince(self.round_began)
     }
 
     /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
@@ -192,7 +203,6 @@ impl Members {
                 assignment: None,
                 notified_up_to: None,
                 woken_order: 0,
-                tried_in_round: 0,
                 busy: false,
                 lease: None,
             };
@@ -315,15 +325,14 @@ impl Members {
     fn next_known(&self, among: Candidates) -> Option<&Member> {
         let is_wanted = |member: &&Member| match among {
             Candidates::All => true,
-            Candidates::NotNotified(head) => member.notified_up_to < Some(head),
-            Candidates::NotTried(round) => member.tried_in_round != round,
+            Candidates::NotWokenSince(count) => member.woken_order <= count,
             Candidates::Checkers(now) => member.subscription.mailbox.can_check(now),
         };
         let member = |rank: &Rank| &*self.known[&rank.2];
         if matches!(among, Candidates::Checkers(_)) {
             return self.ready.iter().map(member).find(is_wanted);
         }
-        // Among idle members, and among busy ones, a notified or asked member comes last.
+        // Among idle members, and among busy ones, the one woken last comes last.
         let first_busy = || self.ready.range((true, 0, SubscriptionId(0))..).next();
         let idle = self.ready.first().map(member).filter(is_wanted);
         idle.or_else(|| first_busy().map(member).filter(is_wanted))

@@ -11,7 +11,7 @@ impl Group {
     pub(crate) fn take_served(&mut self, head: &Counters, has_room: bool) -> bool {
         let unserved = std::mem::take(&mut self.unserved);
         let assigned = self.position.sequence >= head.sequence && self.unassigned == 0;
-        let served = assigned && self.left_at.is_none() && !self.redelivery.is_given_up();
+        let served = assigned && self.left_at.is_none() && !self.is_given_up();
         let served = served && (!unserved || planted!(LinkServedInPart));
         // A member that got them and has left is not replaced by an idle one.
         let served = served && has_room && self.requested.is_none();
@@ -28,7 +28,7 @@ impl Group {
     /// All members were asked in vain. Other relays do not check causes that were announced as
     /// served; they check the others in any case.
     pub(super) fn pass_on_given_up(&mut self) {
-        let announced = self.redelivery.is_given_up() && self.announced_as_served;
+        let announced = self.is_given_up() && self.announced_as_served;
         self.pass_on(announced);
     }
 
@@ -43,6 +43,6 @@ impl Group {
 
     /// Returns whether a claim is open, or a member holds a BUSY lease.
     pub(super) fn is_unfinished(&self) -> bool {
-        self.redelivery.is_open() || self.members.next_lease_end() != Tick::NEVER
+        self.claim.is_some() || self.members.next_lease_end() != Tick::NEVER
     }
 }

@@ -4,100 +4,88 @@
 //! One listener of each pattern and group is asked in each interval, in turn, as for a queue. A
 //! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
 //! never made, or if a listener is told of some queues under its name. No report covers a check that
-//! found nothing, so silence proves nothing. The node of a pattern without listeners is kept for a while:
-//! streams that come and go faster than the interval must not put its check off for ever.
+//! found nothing, so silence proves nothing. Streams that come and go faster than the interval must not
+//! put the check off for ever: the first stream of a pattern is asked at once if it resumes, and told to
+//! catch up otherwise.
 //!
-//! Locks: under that of a check only the order of timers and the node's list.
+//! Locks: under that of a check the order of timers, the node's list, and inboxes.
 
 use std::{ops::Bound, sync::Arc};
 
 use super::super::{
     core::Hub,
+    listeners::Listeners,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
-    queue_check::is_turn_of_reporting,
+    queue_check::QueueCheck,
     subscription::Subscription,
-    sync::lock,
+    sync::{Ordering, lock},
 };
 use crate::{
-    base::{backoff::about, clock::Tick, fault::planted},
+    base::clock::Tick,
     types::{QueueAddress, Selector, WakeReason},
 };
 
 /// When a pattern is checked, and which listener is asked.
 pub(crate) struct PatternCheck {
-    /// One listener must check at once.
-    requested: bool,
-    pub(crate) has_listeners: bool,
-    /// When the next listener is asked; without listeners, when the node is forgotten.
-    due: Tick,
-    /// The due time when its last listener left.
-    left_due: Option<Tick>,
-    /// The listener that was asked last, and whether that was requested.
-    asked: Option<(SubscriptionId, bool)>,
-    last: Option<SubscriptionId>,
-    /// Checks in a row without a report.
-    unanswered: usize,
-    rng: fastrand::Rng,
+    /// A listener has joined.
+    is_started: bool,
+    /// `None` where the sentinel is off.
+    sentinel: Option<QueueCheck>,
+    /// Its time in the order of timers.
+    armed: Tick,
+    /// The member that must check for its group.
+    asked: Option<SubscriptionId>,
 }
 
-/// Checks that one call fires, give or take those of one pattern, and listeners that it visits.
-const CHECKS_PER_CALL: usize = 256;
+/// Listeners that one call visits for due checks, give or take those of one pattern.
 const VISITS_PER_CALL: usize = 4096;
 /// Queues that one check visits.
 const QUEUES_PER_CHECK: usize = 16;
 
 impl PatternCheck {
-    /// A pattern has a seed of its own, so that the checks of several do not fall due together.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            requested: false,
-            has_listeners: false,
-            due: Tick::NEVER,
-            left_due: None,
+            is_started: false,
+            sentinel: None,
+            armed: Tick::NEVER,
             asked: None,
-            last: None,
-            unanswered: 0,
-            rng: fastrand::Rng::with_seed(seed),
         }
     }
 
-    /// Chooses the next listener that can be asked, as the check of a queue does: among the next
-    /// few. A requested check goes also to one that polls.
-    fn choose(&mut self, node: &PatternNode, now: Tick) -> Option<Arc<Subscription>> {
-        let list = node.lock();
-        let in_turn: Vec<_> = list.in_turn(self.last).take(VISITS_PER_CALL).collect();
-        let can_check = |one: &&&Arc<Subscription>| one.mailbox.can_check(now);
-        let reports = |one: &&&Arc<Subscription>| can_check(one) && one.mailbox.reports();
-        let reporting = in_turn.iter().filter(reports).count();
-        let all = in_turn.iter().filter(can_check).count();
-        let chosen = match is_turn_of_reporting(self.unanswered, reporting, all) {
-            true => in_turn.iter().find(reports),
-            false => in_turn.iter().find(can_check),
-        };
-        let any = in_turn.first().filter(|_| self.requested);
-        let chosen = chosen.or(any).copied().cloned();
-        self.unanswered += 1;
-        if !planted!(CheckTurnStuck) {
-            let visited = in_turn.last().copied();
-            self.last = chosen.as_ref().or(visited).map(|one| one.id).or(self.last);
+    /// The next member of the group must check, also one that polls if all do.
+    fn ask(&mut self, node: &PatternNode, now: Tick, batch: &mut WakeBatch) {
+        let members = node.lock();
+        let next = members.next_after(self.asked, &|one| one.mailbox.can_check(now));
+        let next = next.or_else(|| members.next_after(self.asked, &|_| true));
+        let next = next.cloned();
+        drop(members);
+        if let Some(next) = next {
+            self.asked = Some(next.id);
+            next.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
         }
-        chosen
+    }
+}
+
+impl PatternNode {
+    /// One member of the pattern's group must check it under its own name. Without members the node has
+    /// ended, and the first member of the next one checks.
+    pub(in super::super) fn request_check(&self, now: Tick, batch: &mut WakeBatch) {
+        lock(&self.check).ask(self, now, batch);
     }
 }
 
 impl Hub {
-    /// Changes a pattern's check. `change` returns when it is due then.
-    fn change_check(
-        &self,
-        node: &Arc<PatternNode>,
-        change: impl FnOnce(&mut PatternCheck) -> Tick,
-    ) {
-        let mut check = lock(&node.check);
-        let due = change(&mut check);
+    /// Changes a pattern's check. A node without listeners is checked no more.
+    fn change_check(&self, node: &Arc<PatternNode>, change: impl FnOnce(&mut PatternCheck)) {
+        let mut guard = lock(&node.check);
+        let check = &mut *guard;
+        change(check);
+        let sentinel = check.sentinel.as_ref().filter(|_| node.len() > 0);
+        let due = sentinel.map_or(Tick::NEVER, |sentinel| sentinel.due);
         let order = &self.pattern_checks;
-        let is_first = order.rearm(node.number, node, &mut check.due, due);
-        drop(check);
+        let is_first = order.rearm(node.number, node, &mut check.armed, due);
+        drop(guard);
         if is_first {
             self.timers.waker.wake();
         }
@@ -108,28 +96,36 @@ impl Hub {
         &self,
         subscription: &Subscription,
         joined: &[Arc<PatternNode>],
+        is_resumed: bool,
         now: Tick,
     ) {
+        let mut batch = WakeBatch::default();
         for node in joined {
             self.change_check(node, |check| {
-                let mut due = check.due;
-                if !std::mem::replace(&mut check.has_listeners, true) {
-                    // The position of a new group is uncertain. So is that of a group that comes
-                    // back: queues may have come and been forgotten while it had no member.
-                    check.requested |= node.group.is_some();
-                    let next = self.next_pattern_check(check, now);
-                    due = check.left_due.take().unwrap_or(next).clamp(now, next);
+                let is_new = !std::mem::replace(&mut check.is_started, true);
+                if is_new {
+                    check.sentinel = QueueCheck::new(&self.shared.config, node.number, now);
+                    if let Some(sentinel) = check.sentinel.as_mut().filter(|_| is_resumed) {
+                        sentinel.due = now;
+                    }
+                    // Queues of the pattern may be among those that were forgotten before.
+                    if self.floor.load(Ordering::Acquire) > 0 {
+                        node.set_needed();
+                    }
                 }
+                // The position of a new group is uncertain. So is that of a group that comes back:
+                // queues may have come and been forgotten while it had no member.
+                let is_first = is_new && node.group.is_some();
                 // Its listener has given up the stream that was asked.
-                let (own, all) = (&subscription.listener_id, node.lock());
-                let is_abandoned = |(id, _): &mut (SubscriptionId, bool)| {
-                    *id != subscription.id
-                        && all.get(*id).is_some_and(|one| one.listener_id == *own)
-                };
-                if let Some((_, requested)) = check.asked.take_if(is_abandoned) {
-                    check.requested |= requested;
+                let members = node.lock();
+                let asked = check.asked.filter(|id| *id != subscription.id);
+                let asked = asked.and_then(|id| members.get(id));
+                let is_abandoned =
+                    asked.is_some_and(|one| one.listener_id == subscription.listener_id);
+                drop(members);
+                if is_first || is_abandoned {
+                    check.ask(node, now, &mut batch);
                 }
-                if check.requested { now } else { due }
             });
         }
     }
@@ -142,29 +138,21 @@ impl Hub {
         is_owed: bool,
         now: Tick,
     ) {
+        let mut batch = WakeBatch::default();
         for node in self.shared.patterns.leave(subscription) {
             self.change_check(&node, |check| {
-                let asked = check.asked.take_if(|(id, _)| *id == subscription.id);
-                check.requested |= is_owed || asked.is_some_and(|(_, requested)| requested);
-                let due = match is_owed || asked.is_some() {
-                    true => now,
-                    false => check.due,
-                };
-                if node.len() > 0 {
-                    return due;
+                if let Some(sentinel) = &mut check.sentinel {
+                    sentinel.leave(subscription.id, now);
                 }
-                if !std::mem::take(&mut check.has_listeners) {
-                    return check.due;
+                if is_owed || check.asked == Some(subscription.id) {
+                    check.ask(&node, now, &mut batch);
                 }
-                check.left_due = Some(due);
-                now + self.shared.config.group_keep
             });
         }
     }
 
     /// A listener reported a queue: the sentinel's interval restarts, unless only the pattern's own
-    /// name covers some queue. One report does not prove that the listener polled all queues of a
-    /// requested check.
+    /// name covers some queue.
     pub(in super::super) fn pattern_reported(
         &self,
         subscription: &Subscription,
@@ -172,75 +160,44 @@ impl Hub {
         now: Tick,
     ) {
         let nodes = self.shared.patterns.of(subscription);
-        for node in nodes.iter().filter(|node| node.selector.matches(queue)) {
+        let matching = nodes.iter().filter(|node| node.selector.matches(queue));
+        for node in matching.filter(|node| !node.is_needed()) {
             self.change_check(node, |check| {
-                check.unanswered = 0;
-                check.asked.take_if(|(_, requested)| !*requested);
-                match !check.has_listeners || check.requested || node.is_needed() {
-                    true => check.due,
-                    false => self.next_pattern_check(check, now),
+                if let Some(sentinel) = &mut check.sentinel {
+                    sentinel.reported(now);
                 }
             });
         }
-    }
-
-    /// One listener of the pattern must check it under its own name; without listeners, the next one
-    /// that joins.
-    pub(in super::super) fn request_pattern_check(&self, node: &Arc<PatternNode>, now: Tick) {
-        self.change_check(node, |check| {
-            check.requested = true;
-            if check.has_listeners { now } else { check.due }
-        });
     }
 
     /// Asks listeners for the due checks, a slice of them at most; the rest stays due.
     pub(in super::super) fn fire_pattern_checks(&self, now: Tick) {
         let mut batch = WakeBatch::default();
         let mut visited = 0;
-        for _ in 0..CHECKS_PER_CALL {
-            let Some(node) = self.pattern_checks.due(now) else {
-                break;
-            };
+        while visited < VISITS_PER_CALL
+            && let Some(node) = self.pattern_checks.due(now)
+        {
             self.check_pattern(&node, now, &mut batch);
-            visited += node.len().max(1);
-            if visited >= VISITS_PER_CALL {
-                break;
-            }
+            visited += node.len() + QUEUES_PER_CHECK;
         }
-        batch.wake();
     }
 
-    /// Asks a listener, or forgets a pattern without one.
     fn check_pattern(&self, node: &Arc<PatternNode>, now: Tick, batch: &mut WakeBatch) {
         let is_needed = node.is_needed() || !self.has_queue(&node.selector);
-        let (mut chosen, mut is_left) = (None, false);
         self.change_check(node, |check| {
-            if check.due > now {
-                return check.due;
-            }
-            is_left = !check.has_listeners;
-            if is_left {
-                return Tick::NEVER;
-            }
-            let requested = check.requested;
-            if requested || is_needed {
-                let one = check.choose(node, now);
-                check.requested &= one.is_none();
-                check.asked = one.as_ref().map(|one| (one.id, requested)).or(check.asked);
-                chosen = one.map(|one| (one, requested));
-            }
-            self.next_pattern_check(check, now)
-        });
-        if is_left {
-            self.shared.patterns.forget(node);
-        }
-        if let Some((chosen, requested)) = chosen {
-            let reason = match requested {
-                true => WakeReason::CatchUp,
-                false => WakeReason::Sentinel,
+            let sentinel = check.sentinel.as_mut();
+            let Some(sentinel) = sentinel.filter(|sentinel| sentinel.due <= now) else {
+                return;
             };
-            chosen.request_pattern_check(&node.selector, reason, batch);
-        }
+            sentinel.restart(now);
+            let listeners = Listeners {
+                nodes: vec![Arc::clone(node)],
+                ..Listeners::default()
+            };
+            if is_needed && let Some(one) = sentinel.choose(&listeners, now) {
+                one.request_pattern_check(&node.selector, WakeReason::Sentinel, batch);
+            }
+        });
     }
 
     /// Returns whether a matching queue has an entry. Of many queues with the same beginning only
@@ -249,12 +206,5 @@ impl Hub {
         let from = Bound::Included(pattern.beginning());
         let entries = self.entries.range(from, QUEUES_PER_CHECK);
         entries.iter().any(|entry| pattern.matches(entry.address()))
-    }
-
-    fn next_pattern_check(&self, check: &mut PatternCheck, now: Tick) -> Tick {
-        match self.shared.config.sentinel_interval {
-            interval if interval.is_zero() => Tick::NEVER,
-            interval => now + about(interval, &mut check.rng),
-        }
     }
 }

@@ -8,7 +8,6 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
-    forgetting::Eviction,
     queue::QueueEntry,
     subscription::Subscription,
     sync::{Ordering, lock},
@@ -34,42 +33,34 @@ pub(crate) struct LimitUse {
 const FULL_FOR: Duration = Duration::from_secs(10);
 
 impl Hub {
-    /// Makes the entries of as many of these queues as there is room for, with no more than `most` in the
-    /// table. Returns the others. None of the request's `own` queues gives way.
+    /// Makes the missing entries of as many of a request's queues as there is room for, with no more than
+    /// `most` in the table, or with `all_or_none` of none where there is no room for all. Returns the others.
+    /// Idle queues give way, but none of the request's own.
     pub(in super::super) fn make_missing<'a>(
         &self,
-        missing: &[&'a QueueAddress],
+        queues: &[&'a QueueAddress],
         most: usize,
-        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        all_or_none: bool,
         now: Tick,
     ) -> HashSet<&'a QueueAddress> {
         let mut eviction = lock(&self.eviction);
         let mut distinct = HashSet::new();
-        let mut new: Vec<_> = missing.to_vec();
+        let mut new: Vec<_> = queues.to_vec();
         new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
-        let room = self.room_for(&mut eviction, new.len(), most, own, now);
-        let without = new.split_off(room.min(new.len()));
+        let excess = (self.entries.len() + new.len()).saturating_sub(most);
+        let mut room = new.len();
+        if room > 0 && excess > 0 {
+            let own = queues.iter().copied().collect();
+            room = room.saturating_sub(self.evict(&mut eviction, excess, &own, now));
+        }
+        if all_or_none && room < new.len() {
+            room = 0;
+        }
+        let without = new.split_off(room);
         for address in new {
             self.make_entry(address, now);
         }
         without.into_iter().collect()
-    }
-
-    /// Makes room for `count` unknown queues, with no more than `most` in the table, where idle ones can
-    /// give way, but none of the request's `own`. Returns for how many there is room.
-    pub(in super::super) fn room_for<'a>(
-        &self,
-        eviction: &mut Eviction,
-        count: usize,
-        most: usize,
-        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
-        now: Tick,
-    ) -> usize {
-        let excess = (self.entries.len() + count).saturating_sub(most);
-        match count == 0 || excess == 0 {
-            true => count,
-            false => count.saturating_sub(self.evict(eviction, excess, &own(), now)),
-        }
     }
 
     pub(in super::super) fn most_queues(&self) -> usize {
@@ -103,7 +94,7 @@ impl Hub {
         if let Some(found) = self.entries.get(address) {
             return Ok(found);
         }
-        let refused = self.make_missing(&[address], self.most_queues(), HashSet::new, now);
+        let refused = self.make_missing(&[address], self.most_queues(), false, now);
         match refused.is_empty() {
             true => Ok(self.make_entry(address, now)),
             false => Err(self.no_room(address, now)),
@@ -164,21 +155,15 @@ impl Hub {
             return Ok(());
         }
         let entry = self.entries.get(&report.queue);
-        let is_notified = |entry: &Arc<QueueEntry>| entry.lock().notified > 0;
-        if entry.as_ref().is_some_and(is_notified) {
+        let is_known = |entry: Arc<QueueEntry>| {
+            entry.lock().notified > 0 || !timer && subscription.lock().get(&entry).is_some()
+        };
+        if entry.is_some_and(is_known) {
             return Ok(());
         }
-        if timer && self.is_short_of_memory() {
-            return Err(short_of_memory("visible_in"));
-        }
-        let message = if timer {
-            let limit = self.shared.config.max_timers;
-            format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
-        } else if entry.is_some_and(|entry| subscription.lock().get(&entry).is_some()) {
-            return Ok(());
-        } else {
-            let limit = self.shared.config.max_cursors.saturating_mul(2);
-            format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
+        let message = match timer {
+            true => "visible_in: the limit of wake-ups that listeners report is reached",
+            false => "state: the limit of subscribed queues with busy listeners is reached",
         };
         Err(Error::new(ErrorKind::Exhausted, message))
     }

@@ -1,5 +1,6 @@
 //! The sentinel of one queue: a periodic check, in case a publisher died between put and notify. It
-//! decides when a check is due, and which listener outside of groups is asked.
+//! decides when a check is due, and which listener outside of groups is asked. A pattern has one as well,
+//! for its queues without an entry (`pattern::checks`).
 //!
 //! R11: one listener is asked in each interval, in turn, and only a report restarts the interval. A
 //! listener that hangs costs one interval, since the next one is asked then. Listeners that report
@@ -10,10 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::super::{
-    config::{HubConfig, SUBSCRIBERS_PER_STEP},
-    listeners::Listeners,
-    mailbox::SubscriptionId,
-    subscription::Subscription,
+    config::HubConfig, listeners::Listeners, mailbox::SubscriptionId, subscription::Subscription,
 };
 use crate::base::{backoff::jitter, clock::Tick, fault::planted};
 
@@ -21,8 +19,9 @@ use crate::base::{backoff::jitter, clock::Tick, fault::planted};
 #[derive(Debug)]
 pub(crate) struct QueueCheck {
     interval: Duration,
-    /// Listeners of other relays check as well.
+    /// Listeners of other relays check as well, and these are told of no check before this time.
     cluster: bool,
+    told_until: Tick,
     /// When the next listener is asked; [`Tick::NEVER`]: when one joins.
     pub(crate) due: Tick,
     /// Checks in a row without a report: of all, and those that listeners outside of groups were
@@ -36,14 +35,23 @@ pub(crate) struct QueueCheck {
     rng: fastrand::Rng,
 }
 
+/// Other relays are told of checks at most once in this fraction of the interval.
+const TOLD_PER_INTERVAL: u32 = 4;
 /// Due times are rounded up to this fraction of the interval: about a second of the default minute.
 const GRID: u32 = 64;
 
 impl QueueCheck {
-    pub(crate) fn new(config: &HubConfig, seed: u64, now: Tick) -> Self {
+    /// `None` where the sentinel is off. Each `number` has a seed of its own, so that the checks of several
+    /// queues do not fall due together.
+    pub(crate) fn new(config: &HubConfig, number: u64, now: Tick) -> Option<Self> {
+        if config.sentinel_interval.is_zero() {
+            return None;
+        }
+        let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut check = Self {
             interval: config.sentinel_interval,
             cluster: config.cluster,
+            told_until: now,
             due: now,
             unanswered: 0,
             asked_in_vain: 0,
@@ -52,13 +60,18 @@ impl QueueCheck {
             rng: fastrand::Rng::with_seed(seed),
         };
         check.restart(now);
-        check
+        Some(check)
     }
 
-    /// A check was reported.
-    pub(crate) fn reported(&mut self, now: Tick) {
+    /// A check was reported. Returns whether the other relays of a cluster are told of it.
+    pub(crate) fn reported(&mut self, now: Tick) -> bool {
         self.forget_asked();
         self.restart(now);
+        let tells = self.cluster && now >= self.told_until;
+        if tells {
+            self.told_until = now + self.interval / TOLD_PER_INTERVAL;
+        }
+        tells
     }
 
     /// A listener of another relay has reported a check: it is not due here before that one.
@@ -94,19 +107,14 @@ impl QueueCheck {
         // Less the width of the grid.
         let spread = spread - self.interval / GRID;
         let due = now + least + jitter(spread, &mut self.rng);
-        self.due = self.on_grid(due);
+        self.due = due.next_multiple_of(self.interval / GRID);
     }
 
-    /// A listener joined. A check that fell due without listeners is due now, or within `spread`
-    /// for a stream of many queues. Otherwise, streams that come and go faster than the interval
-    /// would put it off for ever.
-    pub(crate) fn join(&mut self, now: Tick, spread: Duration) {
+    /// A listener joined. A check that fell due without listeners is due now. Otherwise, streams that come
+    /// and go faster than the interval would put it off for ever.
+    pub(crate) fn join(&mut self, now: Tick) {
         if self.due == Tick::NEVER {
-            let within = jitter(spread.min(self.interval), &mut self.rng);
-            self.due = match spread.is_zero() {
-                true => now,
-                false => self.on_grid(now + within),
-            };
+            self.due = now;
         }
     }
 
@@ -137,37 +145,10 @@ impl QueueCheck {
         self.asked = Some(next.id);
         Some(next)
     }
-
-    /// Chooses `more` listeners, because the asked one found more than its capacity.
-    pub(crate) fn choose_more(
-        &mut self,
-        listeners: &Listeners,
-        more: u64,
-        now: Tick,
-    ) -> Vec<Arc<Subscription>> {
-        let more = usize::try_from(more).unwrap_or(usize::MAX);
-        let more = more.min(listeners.len()).min(SUBSCRIBERS_PER_STEP);
-        let can_check = |one: &Subscription| one.mailbox.can_check(now);
-        let asked = self.last_asked;
-        let mut chosen: Vec<Arc<Subscription>> = Vec::new();
-        while chosen.len() < more
-            && let Some(next) = listeners.next_after(self.last_asked, &can_check)
-            && Some(next.id) != asked
-            && chosen.first().is_none_or(|first| first.id != next.id)
-        {
-            self.last_asked = Some(next.id);
-            chosen.push(next);
-        }
-        chosen
-    }
-
-    fn on_grid(&self, due: Tick) -> Tick {
-        due.next_multiple_of(self.interval / GRID)
-    }
 }
 
 /// Returns whether a listener that reports has its turn, after so many in vain. Each of those has one
 /// turn before all listeners have theirs.
-pub(crate) fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
+fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
     in_vain % (reporting + all).max(1) < reporting
 }

@@ -97,13 +97,13 @@ impl Delta {
     }
 }
 
-/// The queue's counters, and the sequences of its newest notification and its newest timed wake-up.
-/// Positions are compared with it. Other causes are resyncs (C6).
+/// The queue's counters, and the sequences of its newest notification and its newest resync (C6).
+/// Positions are compared with it. Other causes are timed wake-ups.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueHead {
     pub(crate) counters: Counters,
     pub(crate) notified: u64,
-    pub(crate) timed: u64,
+    pub(crate) resynced: u64,
     /// Own causes wait for a frame to the other relays of a cluster.
     pub(crate) has_increments: bool,
 }
@@ -116,10 +116,10 @@ impl QueueHead {
         }
         Some(if self.notified > position.sequence {
             WakeReason::Notified
-        } else if self.timed > position.sequence {
-            WakeReason::Timed
-        } else {
+        } else if self.resynced > position.sequence {
             WakeReason::CatchUp
+        } else {
+            WakeReason::Timed
         })
     }
 }

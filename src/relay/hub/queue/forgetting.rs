@@ -42,9 +42,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
 impl QueueState {
-    /// Returns since when the queue has been idle and whether patterns match it, or `None` where it is
-    /// in use.
-    fn idle(&mut self, now: Tick) -> Option<(Tick, bool)> {
+    /// Returns since when the queue has been idle, or `None` where it is in use. One that only patterns
+    /// match counts as idle this much later.
+    fn idle_since(&mut self, pattern_idle: Duration, now: Tick) -> Option<Tick> {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.forget_expired(now);
         }
@@ -60,8 +60,8 @@ impl QueueState {
         // may come back and resume. With other listeners it is not: rotating streams would keep every
         // queue of their pattern, and a missing entry costs only a CATCH_UP.
         idle.then(|| match self.listeners() {
-            0 => (self.active_at.max(self.left_at), false),
-            _ => (self.active_at, true),
+            0 => self.active_at.max(self.left_at),
+            _ => self.active_at + pattern_idle,
         })
     }
 }
@@ -123,9 +123,10 @@ impl Hub {
             }
             let mut idle = Vec::new();
             for entry in &entries {
+                let mut state = entry.lock_with_nodes(now);
                 if !own.contains(entry.address())
-                    && let Some((since, by_pattern)) = entry.lock_with_nodes(now).idle(now)
-                    && (!by_pattern || since + PATTERN_IDLE <= now)
+                    && let Some(since) = state.idle_since(PATTERN_IDLE, now)
+                    && since <= now
                 {
                     idle.push((since, entry));
                 }
@@ -155,10 +156,8 @@ impl Hub {
     ) -> bool {
         let mut guard = entry.lock_with_nodes(now);
         let state = &mut *guard;
-        let Some((since, by_pattern)) = state.idle(now) else {
-            return false;
-        };
-        if since + pattern_idle * u32::from(by_pattern) > idle_since {
+        let since = state.idle_since(pattern_idle, now);
+        if since.is_none_or(|since| since > idle_since) {
             return false;
         }
         let changed_at = state.changed_at;

@@ -3,25 +3,28 @@
 //! Streams are marked under the lock, and woken after its release. A queue without a group pays for
 //! none of this when it is notified.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::super::{
     config::SUBSCRIBERS_PER_STEP,
     coordinator::Coordinator,
     counters::QueueHead,
-    group::{Group, MemberReport},
+    group::Group,
     mailbox::WakeBatch,
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
-    subscription::{Owed, Owing, Subscription},
+    subscription::{Owed, Subscription},
 };
-use crate::{base::clock::Tick, types::GroupName};
+use crate::{
+    base::clock::Tick,
+    types::{GroupName, Report, ReportState},
+};
 
 impl QueueState {
     /// Starts the sentinel of a queue that has a listener, unless the sentinel is off.
-    pub(crate) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick, spread: Duration) {
+    pub(crate) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick) {
         if !entry.shared.config.sentinel_interval.is_zero() {
-            self.coordinator(entry, now).subscriber_joined(now, spread);
+            self.coordinator(entry, now).subscriber_joined(now);
         }
     }
 
@@ -32,7 +35,7 @@ impl QueueState {
             sentinel.is_some_and(|check| check.due == Tick::NEVER)
         };
         if self.coordinator.as_deref().is_none_or(waits) && self.listeners() > 0 {
-            self.start_sentinel(entry, now, Duration::ZERO);
+            self.start_sentinel(entry, now);
         }
     }
 
@@ -72,13 +75,13 @@ impl QueueState {
         entry: &QueueEntry,
         name: &GroupName,
         subscription: &Arc<Subscription>,
-        (now, spread): (Tick, Duration),
+        now: Tick,
     ) {
         self.grouped = true;
         let head = self.head();
         let coordinator = self.coordinator(entry, now);
         coordinator.join(name, subscription, &head);
-        coordinator.subscriber_joined(now, spread);
+        coordinator.subscriber_joined(now);
     }
 
     /// Returns whether the coordinator has due work, or its check is not in the timers' order yet: a
@@ -88,64 +91,49 @@ impl QueueState {
         coordinator.is_some_and(|one| one.needs_reconcile || self.armed > one.reconcile_at)
     }
 
-    /// Takes a listener's report. Returns how many other listeners are to be asked.
+    /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report
+    /// repeats one of an earlier stream. Returns whether a check outside of groups found more than its
+    /// listener's capacity.
     pub(crate) fn report(
         &mut self,
         listener: &Subscription,
         is_member: bool,
-        report: MemberReport,
+        report: &Report,
+        polled: bool,
         now: Tick,
-    ) -> u64 {
+    ) -> bool {
         let Some(coordinator) = &mut self.coordinator else {
-            return 0;
+            return false;
         };
-        let mut more = 0;
-        if report.polled {
-            more = coordinator.check_reported(listener, is_member, report, now);
+        let capacity = u64::from(listener.mailbox.capacity);
+        let finds_more = report.state == ReportState::Busy && report.current_queue_depth > capacity;
+        let (mut was_asked, mut tells) = (false, false);
+        if polled && let Some(sentinel) = &mut coordinator.sentinel {
+            was_asked = sentinel.asked == Some(listener.id);
+            tells = sentinel.reported(now);
         }
         let group = listener.group.as_ref().filter(|_| is_member);
         if let Some(group) = group.and_then(|name| coordinator.group(name)) {
-            group.report(listener.id, report, now);
+            group.report(listener.id, report, polled, finds_more, now);
             coordinator.needs_reconcile = true;
         }
-        if report.polled && coordinator.announces_checks() {
-            self.note_check(now);
+        if tells {
+            self.announced().checked = true;
         }
-        more
-    }
-
-    /// Asks more listeners outside of groups to check.
-    pub(crate) fn ask_more(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        more: u64,
-        now: Tick,
-        batch: &mut WakeBatch,
-    ) {
-        let coordinator = self.coordinator.as_mut();
-        let Some(sentinel) = coordinator.and_then(|one| one.sentinel.as_mut()) else {
-            return;
-        };
-        for one in sentinel.choose_more(&self.outside, more, now) {
-            one.owe(entry, self, Owed::Check, batch);
-        }
+        was_asked && finds_more
     }
 
     /// Asks the next listener outside of groups; returns whether there is one.
     fn ask(&mut self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
-        // One that has ended is in the list for a moment longer.
-        for _ in 0..=self.outside.len() {
-            let coordinator = self.coordinator.as_mut();
-            let sentinel = coordinator.and_then(|one| one.sentinel.as_mut());
-            let chosen = sentinel.and_then(|sentinel| sentinel.choose(&self.outside, now));
-            let Some(chosen) = chosen else {
-                return false;
-            };
-            if chosen.owe(entry, self, Owed::Check, batch) != Owing::Ended {
-                return true;
-            }
-        }
-        false
+        let coordinator = self.coordinator.as_mut();
+        let sentinel = coordinator.and_then(|one| one.sentinel.as_mut());
+        let chosen = sentinel.and_then(|sentinel| sentinel.choose(&self.outside, now));
+        let Some(chosen) = chosen else {
+            return false;
+        };
+        // One that ends at this moment costs an interval.
+        chosen.owe(entry, self, Owed::Check, batch);
+        true
     }
 
     /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
@@ -166,7 +154,7 @@ impl QueueState {
         {
             let coordinator = self.coordinator.as_mut();
             let by_group = coordinator.is_some_and(|one| one.check_groups(&head.counters, now));
-            if !by_group && !turn_of_others {
+            if !by_group {
                 self.ask(entry, now, batch);
             }
         }
@@ -194,7 +182,7 @@ impl QueueState {
         QueueHead {
             counters: self.counters,
             notified: self.notified,
-            timed: known.map_or(u64::MAX, |known| known.timed),
+            resynced: known.map_or(0, |known| known.resynced),
             has_increments: self.own_causes() > 0,
         }
     }

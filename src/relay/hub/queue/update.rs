@@ -16,14 +16,15 @@ use crate::{
 };
 
 impl Hub {
-    /// Counts consecutive notifications of one queue, and owes it to its subscribers once.
+    /// Counts consecutive notifications of one queue that are not refused, and owes it to its subscribers
+    /// once.
     pub(in super::super) fn count_run(
         &self,
         entry: Arc<QueueEntry>,
         publisher: &Arc<str>,
         run: &[Notification],
+        results: &mut [Result<Accepted>],
         now: Tick,
-        results: &mut Vec<Result<Accepted>>,
         batch: &mut UpdateBatch,
     ) {
         let at = (now, timer_offset(entry.address()));
@@ -33,7 +34,10 @@ impl Hub {
                 self.note_unserved(state, &run[0].queue);
             }
             let mut any = false;
-            for notification in run {
+            for (notification, result) in run.iter().zip(results) {
+                let Ok(accepted) = result else {
+                    continue;
+                };
                 if notification.delay.is_zero() {
                     state.count(publisher, notification, now);
                     any = true;
@@ -43,10 +47,10 @@ impl Hub {
                         state.timers.add(at, notification.delay, timer);
                     });
                 }
-                results.push(Ok(Accepted {
+                *accepted = Accepted {
                     sequence: state.counters.sequence,
                     listeners,
-                }));
+                };
             }
             any
         });
@@ -88,7 +92,6 @@ impl Hub {
         batch: &mut UpdateBatch,
         count: impl FnOnce(&mut QueueState) -> bool,
     ) {
-        let measured = self.activity.is_measured();
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
             drop(guard);
@@ -98,50 +101,43 @@ impl Hub {
         let state = &mut *guard;
         state.guard(&entry, now);
         let before = state.counters;
-        let noted = state.is_noted.then(|| state.own_causes());
+        let noted = state.noted.is_some().then(|| state.own_causes());
         let counted = count(state);
-        batch.wakes.accepted_at = if counted { now } else { Tick::default() };
+        batch.wakes.accepted_at = counted.then_some(now);
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;
         let mut walks = counted && state.owe_count(&entry, &before, inline, &mut batch.wakes);
-        let mut more =
-            (reconcile || state.grouped) && state.reconcile(&entry, now, &mut batch.wakes);
+        let more = (reconcile || state.grouped) && state.reconcile(&entry, now, &mut batch.wakes);
         if let Some(own_causes) = noted
             && state.counters.sequence != before.sequence
         {
-            self.note_count(&entry, state, own_causes, now);
+            state.note_count(own_causes, now);
         }
-        let mut listed = false;
-        if self.shared.config.cluster {
-            let before = state.counters;
-            if state.count_passed_on(now) {
-                self.increments.passed_on.fetch_add(1, Ordering::Relaxed);
-                batch.wakes.accepted_at = now;
-                walks |= state.owe_count(&entry, &before, inline, &mut batch.wakes);
-                more |= state.grouped && state.reconcile(&entry, now, &mut batch.wakes);
-            }
-            listed = state.own_causes() > 0 && self.increments.list(&entry, state);
-        }
+        let cluster = self.shared.config.cluster;
+        let coordinator = state.coordinator.as_mut().filter(|_| cluster);
+        let is_passed_on = coordinator.is_some_and(|one| one.take_passed_on());
+        let listed = cluster && state.own_causes() > 0 && self.increments.list(&entry, state);
         // The fan-out assigns the rest.
         walks |= more && state.request_walk();
         let is_counted = state.counters.sequence != before.sequence;
         if is_counted {
             state.settle(&self.fanout.revision);
         }
-        let after = state.counters;
         let first = state.rearm(&entry, &self.timers);
         drop(guard);
         if first {
             self.timers.waker.wake();
-        }
-        if measured && after.notifications > before.notifications {
-            self.activity.note(&entry, &before, &after);
         }
         if is_counted {
             self.tell_cause(entry.address());
         }
         if listed {
             self.increments.waker.wake();
+        }
+        if is_passed_on {
+            // C11: a group here does not finish its work: a cause for the other relays.
+            self.increments.passed_on.fetch_add(1, Ordering::Relaxed);
+            self.wake_after(Arc::clone(&entry), Duration::ZERO, Timer::default(), now);
         }
         if walks {
             batch.add_walk(&self.fanout, entry);

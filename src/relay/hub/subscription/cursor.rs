@@ -184,20 +184,19 @@ impl CursorLimits {
         has_room && self.take_below(subscription, 1, self.most - self.most / 4)
     }
 
-    /// Takes `count` cursors below a limit, and below that of the subscription's pool, all or none.
+    /// Takes `count` cursors below a limit, and below that of the subscription's pool, all or none. Where two
+    /// take the last ones at the same time, neither may get them.
     pub(crate) fn take_below(&self, subscription: &Subscription, count: u64, limit: usize) -> bool {
         if count == 0 {
             return true;
         }
-        let pool = subscription.pool.as_deref();
-        if pool.is_some_and(|pool| !take(&pool.taken, count, pool.limit())) {
-            return false;
+        self.take_beyond(subscription, count);
+        let mut pool = subscription.pool.iter();
+        let fits = self.taken() <= limit as u64 && pool.all(|pool| pool.taken() <= pool.limit());
+        if !fits {
+            self.give_back(subscription, count);
         }
-        let taken = take(&self.taken, count, limit as u64);
-        if !taken && let Some(pool) = pool {
-            pool.taken.fetch_sub(count, Ordering::Relaxed);
-        }
-        taken
+        fits
     }
 
     /// Returns whether there are as many beyond the limit, for busy listeners, as within it.
@@ -205,18 +204,16 @@ impl CursorLimits {
         self.taken() >= self.most.saturating_mul(2) as u64
     }
 
-    /// Takes a cursor that is needed even beyond the limits.
-    pub(crate) fn take_beyond(&self, subscription: &Subscription) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        if let Some(pool) = &subscription.pool {
-            pool.taken.fetch_add(1, Ordering::Relaxed);
-        }
+    pub(crate) fn give_back(&self, subscription: &Subscription, count: u64) {
+        // Wraps below zero, as the sums do not.
+        self.take_beyond(subscription, count.wrapping_neg());
     }
 
-    pub(crate) fn give_back(&self, subscription: &Subscription, count: u64) {
-        self.taken.fetch_sub(count, Ordering::Relaxed);
+    /// Takes cursors that are needed even beyond the limits.
+    pub(crate) fn take_beyond(&self, subscription: &Subscription, count: u64) {
+        self.taken.fetch_add(count, Ordering::Relaxed);
         if let Some(pool) = &subscription.pool {
-            pool.taken.fetch_sub(count, Ordering::Relaxed);
+            pool.taken.fetch_add(count, Ordering::Relaxed);
         }
     }
 }
@@ -242,11 +239,4 @@ impl CursorPool {
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
-}
-
-/// Adds `count` up to this limit, all or none.
-fn take(taken: &AtomicU64, count: u64, limit: u64) -> bool {
-    let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
-    let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-    taken.fetch_update(set, fetch, more).is_ok()
 }

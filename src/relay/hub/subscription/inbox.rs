@@ -4,7 +4,7 @@
 //! where the relay is not certain which events a subscriber has seen, a CATCH_UP is pending. What is
 //! owed waits in the order in which it came, so that busy queues do not starve the others.
 //!
-//! Locks: an entry's lock is taken before this one, and only the log of decisions under it.
+//! Locks: an entry's lock is taken before this one.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
@@ -14,17 +14,17 @@ use std::{
 };
 
 use super::super::{
+    counters::Delta,
     cursor::Cursor,
     decisions::{Decision, DecisionKind},
-    group::MemberReport,
     load::{RequestedReads, StreamLoad},
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
-    wake_builder::{WakeEntry, WakeSink},
+    wake_builder::{Target, WakeEntry, WakeSink},
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{LastEvent, Report, ReportState, Selector, WakeReason},
+    types::{LastEvent, Report, ReportState, WakeReason},
 };
 
 /// The part of a subscription that its lock guards.
@@ -36,10 +36,10 @@ pub(crate) struct Inbox {
     due: VecDeque<Arc<QueueEntry>>,
     /// The stream was woken since it last took.
     is_woken: bool,
-    /// When the oldest event in `due` was accepted; the default: not known.
-    accepted_at: Tick,
-    /// Selectors with a check due under their own name.
-    pattern_checks: Vec<(usize, WakeReason)>,
+    /// When the oldest event in `due` was accepted, where that is known.
+    accepted_at: Option<Tick>,
+    /// The places of patterns with a check due under their own name.
+    pattern_checks: BTreeMap<usize, WakeReason>,
     /// The number of the next cursor that the search for settled ones visits, and how many were made
     /// since the newest search.
     swept_up_to: u64,
@@ -119,7 +119,7 @@ impl Inbox {
                     if !beyond {
                         return None;
                     }
-                    limits.take_beyond(subscription);
+                    limits.take_beyond(subscription, 1);
                 }
                 self.made += 1;
                 Some(new.insert(Box::new(Cursor::new(Arc::clone(entry), is_named))))
@@ -129,7 +129,7 @@ impl Inbox {
 
     /// Notes that the cursor has something to send. Returns whether to wake the stream.
     #[must_use]
-    pub(crate) fn set_due(&mut self, entry: &Arc<QueueEntry>, accepted_at: Tick) -> bool {
+    pub(crate) fn set_due(&mut self, entry: &Arc<QueueEntry>, accepted_at: Option<Tick>) -> bool {
         let cursor = self.get_mut(entry);
         let was_due = cursor.is_none_or(|cursor| std::mem::replace(&mut cursor.is_due, true));
         self.list_due(entry, was_due, accepted_at)
@@ -142,14 +142,12 @@ impl Inbox {
         &mut self,
         entry: &Arc<QueueEntry>,
         was_due: bool,
-        accepted_at: Tick,
+        accepted_at: Option<Tick>,
     ) -> bool {
         if !was_due {
             self.due.push_back(Arc::clone(entry));
         }
-        if accepted_at != Tick::default() && self.accepted_at == Tick::default() {
-            self.accepted_at = accepted_at;
-        }
+        self.accepted_at = self.accepted_at.or(accepted_at);
         self.rings()
     }
 
@@ -193,30 +191,11 @@ impl Inbox {
         self.cursors.is_empty() && self.due.is_empty()
     }
 
-    /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
-    pub(crate) fn request_pattern_checks(&mut self, selectors: &[Selector]) {
-        let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
-        self.pattern_checks = patterns
-            .map(|(index, _)| (index, WakeReason::CatchUp))
-            .collect();
-    }
-
-    /// Requests a check under one selector's own name. Returns whether to wake the stream.
+    /// Requests a check of a pattern under its own name. Returns whether to wake the stream.
     #[must_use]
-    pub(crate) fn request_pattern_check(
-        &mut self,
-        selectors: &[Selector],
-        checked: &Selector,
-        reason: WakeReason,
-    ) -> bool {
-        let Some(at) = selectors.iter().position(|selector| selector == checked) else {
-            return false;
-        };
-        let mut known = self.pattern_checks.iter_mut();
-        match known.find(|(known, _)| *known == at) {
-            Some(known) => known.1 = known.1.max(reason),
-            None => self.pattern_checks.push((at, reason)),
-        }
+    pub(crate) fn request_pattern_check(&mut self, pattern: usize, reason: WakeReason) -> bool {
+        let known = self.pattern_checks.entry(pattern).or_default();
+        *known = reason.max(*known);
         self.rings()
     }
 
@@ -234,8 +213,7 @@ impl Inbox {
         if let Some(revision) = drawn {
             self.draw(revision, self.due.len());
         }
-        let accepted_at = std::mem::take(&mut self.accepted_at);
-        (accepted_at != Tick::default()).then_some(accepted_at)
+        self.accepted_at.take()
     }
 
     /// Draws a resume number, to be stated when `left` due cursors were sent.
@@ -269,7 +247,7 @@ impl Inbox {
         !self.pattern_checks.is_empty() || due.any(|one| !one.is_member && one.owed.is_some())
     }
 
-    /// Adds the selectors' own checks; returns whether all of them had room.
+    /// Adds the patterns' own checks; returns whether all of them had room.
     pub(crate) fn fill_checks(
         &mut self,
         subscription: &Subscription,
@@ -277,13 +255,20 @@ impl Inbox {
         filled: &mut Filled,
     ) -> bool {
         let nothing = LastEvent::default();
-        while let Some(&(selector, reason)) = self.pattern_checks.last() {
-            let selector = &subscription.selectors[selector];
-            if !sink.push(&WakeEntry::for_pattern(selector, reason, &nothing)) {
+        while let Some((&pattern, &reason)) = self.pattern_checks.first_key_value() {
+            let pattern = &subscription.patterns()[pattern];
+            let entry = WakeEntry {
+                target: Target::Pattern(pattern),
+                reason,
+                delta: Delta::default(),
+                sequence: 0,
+                last_event: &nothing,
+            };
+            if !sink.push(&entry) {
                 return false;
             }
             filled.add(0, reason);
-            self.pattern_checks.pop();
+            self.pattern_checks.pop_first();
         }
         true
     }
@@ -316,21 +301,6 @@ impl Inbox {
         settled
     }
 
-    /// Has the cursor keep its entry no longer, if its listener's time-out is over.
-    pub(crate) fn lapse(
-        &mut self,
-        (entry, state): (&QueueEntry, &mut QueueState),
-        subscription: &Subscription,
-        now: Tick,
-    ) {
-        if let Some(cursor) = self.get_mut(entry)
-            && cursor.is_lapsed(now, subscription)
-        {
-            cursor.work_sent_at = Tick::NEVER;
-            cursor.note_held(subscription, state);
-        }
-    }
-
     /// Removes a cursor that has nothing that the subscriber needs.
     pub(crate) fn remove_settled(
         &mut self,
@@ -348,22 +318,22 @@ impl Inbox {
     }
 
     /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
-    /// head counts as 0. Returns how many other listeners are to be asked to check.
+    /// head counts as 0. Returns whether a check found more than its listener takes at once.
     pub(crate) fn report(
         &mut self,
         subscription: &Subscription,
         (entry, state): (&Arc<QueueEntry>, &mut QueueState),
         report: &Report,
         now: Tick,
-    ) -> u64 {
+    ) -> bool {
         subscription.mailbox.note_reports();
         self.woken_at = None;
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
         let Some(cursor) = self.cursors.get_mut(&entry.number()) else {
-            return 0;
+            return false;
         };
         if report.number < cursor.report_number {
-            return 0;
+            return false;
         }
         // The first report on a stream without a wake-up repeats one of an earlier stream.
         let polled = report.state != ReportState::Unspecified
@@ -404,24 +374,19 @@ impl Inbox {
         };
         let was_busy = std::mem::replace(&mut cursor.reported_busy, is_busy);
         state.busy = (state.busy + u32::from(is_busy)).saturating_sub(was_busy.into());
-        let member_report = MemberReport {
-            state: report.state,
-            sequence,
-            depth: report.current_queue_depth,
-            capacity: report.capacity,
-            polled,
-        };
         if let Some(kind) = decided {
-            entry.note(state, |_| {
-                Decision::about(subscription, kind, sequence, now)
-            });
+            state.note(|_| Decision::about(subscription, kind, sequence, now));
         }
         let is_member = cursor.is_member;
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
         cursor.note_held(subscription, state);
         self.note_tasks(tasks, report.active_dequeue_tasks);
         self.note_busy(entry.number(), report, now);
-        state.report(subscription, is_member, member_report, now)
+        let report = Report {
+            sequence,
+            ..report.clone()
+        };
+        state.report(subscription, is_member, &report, polled, now)
     }
 
     /// Returns what the stream does, by its newest reports; nothing after its end.

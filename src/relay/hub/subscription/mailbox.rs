@@ -33,8 +33,8 @@ pub(crate) struct WakeBatch {
     /// Most notifications wake one stream, so they allocate no list.
     first: Option<Arc<Subscription>>,
     others: Vec<Arc<Subscription>>,
-    /// When the event was accepted; the default: no event, or not known.
-    pub(crate) accepted_at: Tick,
+    /// When the event was accepted, if there is one and that is known.
+    pub(crate) accepted_at: Option<Tick>,
     /// Subscriptions visited since the last wake, and other work measured in them.
     pub(crate) work: usize,
 }
@@ -137,7 +137,7 @@ impl Mailbox {
     /// Returns whether its listener can be asked for a check: it reads the queue, and not already by
     /// itself.
     pub(crate) fn can_check(&self, now: Tick) -> bool {
-        !self.is_agent && !self.polls(now)
+        !self.is_agent && !self.is_closed() && !self.polls(now)
     }
 
     /// Its listener has reported. The inbox is locked.

@@ -3,12 +3,12 @@
 //! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
 //! sentinel, or show that work must go to another member.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
     fanout::UpdateBatch,
-    mailbox::{SubscriptionId, WakeBatch},
+    mailbox::SubscriptionId,
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::lock,
@@ -42,7 +42,6 @@ impl Hub {
         }
         self.check_report(&subscription, report)?;
         let mut entry = self.entry(&report.queue, now)?;
-        let mut batch = WakeBatch::default();
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
             drop(guard);
@@ -72,15 +71,16 @@ impl Hub {
         }
         _ = inbox.get_or_insert(&entry, &subscription, is_busy);
         state.guard(&entry, now);
-        let ask_more = inbox.report(&subscription, (&entry, state), report, now);
+        let finds_more = inbox.report(&subscription, (&entry, state), report, now);
         self.note_load(&mut inbox, &subscription, now);
         drop(inbox);
-        if ask_more > 0 {
-            state.ask_more(&entry, ask_more, now, &mut batch);
-        }
         let is_due = state.is_due();
+        let is_checked = state.announced.as_ref().is_some_and(|one| one.checked);
+        let listed = is_checked && self.increments.list(&entry, state);
         drop(guard);
-        batch.wake();
+        if listed {
+            self.increments.waker.wake();
+        }
         self.sweep(&subscription, 0, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.pattern_reported(&subscription, &report.queue, now);
@@ -88,9 +88,10 @@ impl Hub {
         if is_due {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
-        self.list_check(&entry);
-        if let Some(delay) = report.visible_in {
-            self.wake_after(entry, delay, Timer::default(), now);
+        // R11: no listener was told of these messages, so all are woken as by a notification.
+        let delays = finds_more.then_some(Duration::ZERO);
+        for delay in delays.into_iter().chain(report.visible_in) {
+            self.wake_after(Arc::clone(&entry), delay, Timer::default(), now);
         }
         Ok(())
     }
@@ -123,13 +124,9 @@ impl Hub {
             true => usize::MAX,
             false => QUEUES_PER_CALL,
         };
-        let done = loop {
-            if left == 0 {
-                break false;
-            }
-            let Some(turns) = subscription.take_turns(left) else {
-                break true;
-            };
+        while left > 0
+            && let Some(turns) = subscription.take_turns(left)
+        {
             // A batch whose queues are gone counts as one.
             left -= turns.len().max(1);
             for entry in turns {
@@ -139,9 +136,9 @@ impl Hub {
                     }
                 });
             }
-        };
+        }
         subscription.mailbox.end_turns();
-        done
+        left > 0
     }
 }
 

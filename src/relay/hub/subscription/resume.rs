@@ -94,17 +94,10 @@ impl Hub {
     }
 }
 
-/// Returns the digest of a listener and its selectors, independent of their order. It is keyed with
-/// the hub's seed: a hub that lost its memory and kept its epoch accepts no number of the one
-/// before.
+/// Returns the digest of a listener and its sorted selectors. It is keyed with the hub's seed: a hub
+/// that lost its memory and kept its epoch accepts no number of the one before.
 pub(crate) fn digest(seed: u64, listener: &ListenerId, selectors: &[Selector]) -> u64 {
-    let listener = hashed(&(seed, listener));
-    let selectors = selectors.iter().map(|one| hashed(&(seed, listener, one)));
-    selectors.fold(listener, u64::wrapping_add)
-}
-
-fn hashed(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
+    (seed, listener, selectors).hash(&mut hasher);
     hasher.finish()
 }

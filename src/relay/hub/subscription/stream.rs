@@ -54,8 +54,6 @@ pub(crate) struct SubscriberStream {
     drawn_at: Tick,
     /// After a large Wake, no message is sent before this time.
     throttled_until: Tick,
-    /// Wakes since no entry was left.
-    consecutive_wakes: u32,
     throttle_from: u64,
 }
 
@@ -68,10 +66,6 @@ pub(crate) enum StreamMessage<W> {
 
 /// After a large Wake the stream is throttled for this long: 200 wakes a second at most.
 const THROTTLE: Duration = Duration::from_millis(5);
-/// After this many Wakes in a row, a stream pauses after each further one. So 4,096 queues are sent
-/// without a pause, and a pattern of a million queues does not keep a core for seconds.
-const UNPACED: u32 = 16;
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// Cursors that are visited to drop settled ones, at a heartbeat and beside a Wake.
 const SWEPT: usize = 1024;
@@ -106,7 +100,6 @@ impl SubscriberStream {
             lifecycle,
             drawn_at: now,
             throttled_until: now,
-            consecutive_wakes: 0,
             throttle_from: config.throttle_from,
         }
     }
@@ -201,15 +194,6 @@ impl SubscriberStream {
         if filled.entries > 0 {
             self.hub.load.note_sent(filled.requested);
             self.lifecycle.sent_at = now;
-            let complete = introduced && filled.complete;
-            self.consecutive_wakes = if complete {
-                0
-            } else {
-                self.consecutive_wakes.saturating_add(1)
-            };
-            if self.consecutive_wakes >= UNPACED {
-                self.throttled_until = now + PAUSE;
-            }
             // Where one of the queues has few messages, a listener may only wait for its next ones.
             if filled.complete && filled.fewest >= self.throttle_from {
                 self.throttled_until = now + THROTTLE;

@@ -10,7 +10,7 @@
 //! this; the next ones take up what waits for a member. The fan-out's task detaches what a closed stream
 //! leaves.
 
-use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
+use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::super::{
     config::Shared,
@@ -21,7 +21,7 @@ use super::super::{
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
     subscription::{Owed, Subscription},
-    sync::lock,
+    sync::{Ordering, lock},
     timers::Timer,
 };
 use crate::{
@@ -53,10 +53,6 @@ const NAMED: usize = 1024;
 /// The delay of a busy listener's queue beyond its visibility time-out, after which its messages
 /// are certainly visible again (R8: a busy listener's end sets a timer).
 const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
-/// A new stream with at least this many queues gets its overdue checks spread, by this much for
-/// each queue.
-const SPREAD_FROM: usize = 64;
-const SPREAD: Duration = Duration::from_millis(1);
 
 impl Hub {
     /// As [`Hub::subscribe_in`], without a pool.
@@ -102,15 +98,14 @@ impl Hub {
     }
 
     fn join_patterns(&self, subscription: &Arc<Subscription>, resumed: Option<u64>, now: Tick) {
-        // One member checks for a new group: `join_pattern_checks` requests that. For a subscriber that
+        // One member checks for a new group: `join_pattern_checks` asks it. For a subscriber that
         // resumes, the introduction decides this at its end.
         if subscription.group.is_none() && resumed.is_none() {
-            let selectors = &subscription.selectors;
-            subscription.lock().request_pattern_checks(selectors);
+            subscription.request_pattern_checks(&mut WakeBatch::default());
         }
         // R4: in the nodes before the map is walked.
         let joined = self.shared.patterns.join(subscription);
-        self.join_pattern_checks(subscription, &joined, now);
+        self.join_pattern_checks(subscription, &joined, resumed.is_some(), now);
         // Only groups have some.
         let waiting = joined.iter().filter(|_| !planted!(MemberUnnoticed));
         let waiting = waiting.map(|node| (Arc::clone(node), None)).collect();
@@ -128,7 +123,6 @@ impl Hub {
                 break;
             }
         }
-        self.fire_pattern_checks(now);
     }
 
     /// Registers a subscription at a queue that it names.
@@ -140,10 +134,6 @@ impl Hub {
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        let spread = match subscription.selectors.len() {
-            0..SPREAD_FROM => Duration::ZERO,
-            many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
-        };
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
             drop(guard);
@@ -154,20 +144,20 @@ impl Hub {
         if let Some(group) = &subscription.group
             && state.has_room(&entry.shared, group)
         {
-            state.join(&entry, group, subscription, (now, spread));
+            state.join(&entry, group, subscription, now);
         } else {
             // A member that the queue has no room for is woken as a subscriber without a group; it
             // resumes by no number.
-            state.start_sentinel(&entry, now, spread);
+            state.start_sentinel(&entry, now);
             state.outside.named.insert(subscription);
             state.told = 0;
-            subscription.note_position(&entry, state);
+            // While a walk has events to owe, the queue counts as changed: the CATCH_UP joins them.
             let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
             if !is_told {
                 subscription.owe(&entry, state, Owed::CatchUp, batch);
             }
         }
-        note_joined(subscription, &entry, state, now);
+        note_joined(subscription, state, now);
         drop(guard);
         if subscription.group.is_some() || self.has_sentinel() {
             self.reconcile(entry, now, |_| {});
@@ -197,10 +187,9 @@ impl Hub {
                 self.reconcile(entry, now, QueueState::look_again);
             }
         }
-        while left > 0 {
-            let Some(node) = introduction.nodes.last().cloned() else {
-                break;
-            };
+        while left > 0
+            && let Some(node) = introduction.nodes.last().cloned()
+        {
             let more = self.introduce(subscription, &mut introduction, &node, &mut left, now);
             if !more {
                 if node.group.is_some() {
@@ -218,8 +207,7 @@ impl Hub {
             let lacks =
                 since.is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since));
             if lacks {
-                let selectors = &subscription.selectors;
-                subscription.lock().request_pattern_checks(selectors);
+                subscription.request_pattern_checks(&mut WakeBatch::default());
             }
         } else {
             *lock(&subscription.introduction) = Some(introduction);
@@ -282,7 +270,7 @@ impl Hub {
         if state.is_dead || subscription.names(entry.address()) {
             return;
         }
-        state.start_sentinel(&entry, now, Duration::ZERO);
+        state.start_sentinel(&entry, now);
         let since = introduction.resumed;
         let is_told = since.is_some_and(|revision| state.changed_at <= revision);
         if subscription.group.is_some() {
@@ -295,7 +283,7 @@ impl Hub {
             subscription.owe(&entry, state, Owed::CatchUp, batch);
         }
         state.told = 0;
-        note_joined(subscription, &entry, state, now);
+        note_joined(subscription, state, now);
         drop(guard);
         if subscription.group.is_some() || self.has_sentinel() {
             self.reconcile(entry, now, QueueState::look_again);
@@ -310,98 +298,39 @@ impl Hub {
         let exact = subscription.selectors.iter();
         let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
         let limits = &self.shared.cursors;
-        let (count, limit) = (exact.len() as u64, limits.most_per_stream);
-        if exact.len() > limit {
-            return Err(too_many_cursors("a stream", limit));
+        let (count, of_stream) = (exact.len() as u64, limits.most_per_stream as u64);
+        if count > of_stream {
+            return Err(too_many_cursors("a stream", of_stream));
         }
         if !limits.take_below(subscription, count, limits.most) {
-            return Err(self.too_many_cursors(subscription, exact.len()));
+            let pool = subscription.pool.as_ref();
+            let full = pool.filter(|pool| pool.taken() + count > pool.limit());
+            return Err(match full {
+                Some(pool) => too_many_cursors("a principal", pool.limit()),
+                None => too_many_cursors("this relay", limits.most as u64),
+            });
         }
-        let made = self.make_named(&exact, subscription.group.as_ref(), now);
+        let made = self.make_named(&exact, now);
         if made.is_err() {
             limits.give_back(subscription, count);
         }
         made
     }
 
-    fn make_named(
-        &self,
-        exact: &[QueueAddress],
-        group: Option<&GroupName>,
-        now: Tick,
-    ) -> Result<Vec<Arc<QueueEntry>>> {
-        let mut missing = Vec::new();
-        let mut new_groups = 0;
-        for address in exact {
-            let entry = self.entries.get(address);
-            if let Some(group) = group {
-                new_groups += self.check_group(address, entry.as_ref(), (group, new_groups))?;
-            }
-            if entry.is_none() {
-                missing.push(address);
-            }
-        }
-        if !missing.is_empty() {
-            // Under this lock no queue is made for another request.
-            let mut eviction = lock(&self.eviction);
-            missing.retain(|address| self.entries.get(address).is_none());
-            let own = || exact.iter().collect::<HashSet<_>>();
-            // Another request may have made all of them: then no room is needed.
-            let (count, most) = (missing.len(), self.most_queues());
-            let room = self.room_for(&mut eviction, count, most, own, now);
-            if let Some(first) = missing.get(room) {
-                return Err(self.no_room(first, now));
-            }
-            missing
-                .iter()
-                .for_each(|address| _ = self.make_entry(address, now));
+    fn make_named(&self, exact: &[QueueAddress], now: Tick) -> Result<Vec<Arc<QueueEntry>>> {
+        let queues: Vec<_> = exact.iter().collect();
+        let refused = self.make_missing(&queues, self.most_queues(), true, now);
+        if let Some(first) = queues.into_iter().find(|one| refused.contains(one)) {
+            return Err(self.no_room(first, now));
         }
         let entries = exact.iter().map(|address| self.make_entry(address, now));
         Ok(entries.collect())
     }
 
-    /// Returns the groups that joining this one makes, 0 or 1, where the request makes `new` before
-    /// it. Where other groups take the room before this one joins, it is not made.
-    fn check_group(
-        &self,
-        address: &QueueAddress,
-        entry: Option<&Arc<QueueEntry>>,
-        (group, new): (&GroupName, u64),
-    ) -> Result<u64> {
-        let (shared, config) = (&self.shared, &self.shared.config);
-        let state = entry.map(|entry| entry.lock());
-        let coordinator = state.as_ref().and_then(|state| state.coordinator.as_ref());
-        if coordinator.is_some_and(|coordinator| coordinator.knows(group)) {
-            return Ok(0);
-        }
-        let is_full = !shared.has_room(new);
-        let has_room = coordinator.is_none_or(|coordinator| coordinator.has_room(group));
-        if has_room && !is_full {
-            return Ok(1);
-        }
-        let (all, of_queue) = (config.max_groups, config.max_groups_per_queue);
-        let message = match is_full {
-            true => format!("group: the limit of {all} groups of this relay is reached"),
-            false => format!("group: the limit of {of_queue} groups of `{address}` is reached"),
-        };
-        Err(Error::new(ErrorKind::Exhausted, message))
-    }
-
-    /// Names the limit that left no room for this many named queues.
-    fn too_many_cursors(&self, subscription: &Subscription, named: usize) -> Error {
-        match &subscription.pool {
-            Some(pool) if pool.taken() + named as u64 > pool.limit() => too_many_cursors(
-                "a principal",
-                usize::try_from(pool.limit()).unwrap_or(usize::MAX),
-            ),
-            _ => too_many_cursors("this relay", self.shared.cursors.most),
-        }
-    }
-
     /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
     /// the listener's messages are visible again.
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
-        lock(&self.detaching).at_work += 1;
+        self.closing.fetch_add(1, Ordering::AcqRel);
         lock(&self.subscriptions).remove(&subscription.id);
         *lock(&subscription.introduction) = None;
         let mut inbox = subscription.lock();
@@ -419,19 +348,16 @@ impl Hub {
             self.leave_patterns(subscription, is_owed, now);
         }
         let detaching = (Arc::clone(subscription), now);
-        let done = (0..FIRST).any(|_| self.detach_next(&detaching, now));
-        lock(&self.detaching).put_back((!done).then_some(detaching));
-        if !done {
+        if !(0..FIRST).any(|_| self.detach_next(&detaching, now)) {
+            lock(&self.detaching).push_back(detaching);
             self.fanout.waker.wake();
         }
     }
 
     /// Removes the subscription from the lists of the queues that it names.
     fn leave_named(&self, subscription: &Arc<Subscription>, now: Tick) {
-        let mut count = 0;
         let exact = subscription.selectors.iter();
         for address in exact.filter_map(Selector::as_address) {
-            count += 1;
             let Some(entry) = self.entries.get(&address) else {
                 continue;
             };
@@ -446,24 +372,25 @@ impl Hub {
             } else {
                 continue;
             };
-            entry.note(&mut state, |sequence| {
-                Decision::about(subscription, DecisionKind::Left, sequence, now)
-            });
+            state.note(|sequence| Decision::about(subscription, DecisionKind::Left, sequence, now));
             drop(state);
             if needs_reconcile {
                 self.reconcile(entry, now, |_| {});
             }
         }
+        let count = subscription.named as u64;
         self.shared.cursors.give_back(subscription, count);
     }
 
     /// Detaches some cursors of closed subscriptions; returns whether there are more.
     pub(crate) fn detach_some(&self, now: Tick) -> bool {
-        let Some(detaching) = lock(&self.detaching).take() else {
+        let Some(detaching) = lock(&self.detaching).pop_front() else {
             return false;
         };
         let done = self.detach_next(&detaching, now);
-        lock(&self.detaching).put_back((!done).then_some(detaching))
+        let mut others = lock(&self.detaching);
+        others.extend((!done).then_some(detaching));
+        !others.is_empty()
     }
 
     /// Detaches the next cursors; returns whether all are detached.
@@ -498,7 +425,11 @@ impl Hub {
                 self.wake_after(cursor.entry, delay, timer, now);
             }
         }
-        subscription.lock().is_detached()
+        let done = subscription.lock().is_detached();
+        if done {
+            self.closing.fetch_sub(1, Ordering::AcqRel);
+        }
+        done
     }
 
     /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
@@ -510,7 +441,12 @@ impl Hub {
                 continue;
             }
             let mut inbox = subscription.lock();
-            inbox.lapse((&entry, &mut state), subscription, now);
+            if let Some(cursor) = inbox.get_mut(&entry)
+                && cursor.is_lapsed(now, subscription)
+            {
+                cursor.work_sent_at = Tick::NEVER;
+                cursor.note_held(subscription, &mut state);
+            }
             let group = state.group_of(subscription);
             if group.is_some_and(|group| !group.is_settled(subscription.id)) {
                 continue;
@@ -519,7 +455,7 @@ impl Hub {
                 self.note_load(&mut inbox, subscription, now);
                 state.held -= u32::from(cursor.holds);
                 if let Some(group) = state.group_of(subscription) {
-                    group.forget(subscription.id);
+                    group.members.remove(subscription.id);
                 }
                 if !cursor.is_named {
                     self.shared.cursors.give_back(subscription, 1);
@@ -546,20 +482,18 @@ impl QueueState {
     pub(crate) fn has_room(&self, shared: &Shared, group: &GroupName) -> bool {
         match &self.coordinator {
             Some(coordinator) => coordinator.has_room(group),
-            None => shared.has_room(0),
+            None => shared.has_room(),
         }
     }
 }
 
-fn note_joined(subscription: &Subscription, entry: &QueueEntry, state: &mut QueueState, now: Tick) {
+fn note_joined(subscription: &Subscription, state: &mut QueueState, now: Tick) {
     state.is_unserved = false;
-    entry.note(state, |sequence| {
-        Decision::about(subscription, DecisionKind::Joined, sequence, now)
-    });
+    state.note(|sequence| Decision::about(subscription, DecisionKind::Joined, sequence, now));
 }
 
 #[cold]
-fn too_many_cursors(of: &str, limit: usize) -> Error {
+fn too_many_cursors(of: &str, limit: u64) -> Error {
     let message = format!("selectors: the limit of {limit} subscribed queues of {of} is reached");
     Error::new(ErrorKind::Exhausted, message)
 }

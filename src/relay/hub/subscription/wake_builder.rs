@@ -96,21 +96,6 @@ impl WakeSink for WakeBuilder {
 }
 
 impl WakeEntry<'_> {
-    /// Makes the entry of a pattern's check.
-    pub(crate) fn for_pattern<'a>(
-        selector: &'a Selector,
-        reason: WakeReason,
-        nothing: &'a LastEvent,
-    ) -> WakeEntry<'a> {
-        WakeEntry {
-            target: Target::Pattern(selector),
-            reason,
-            delta: Delta::default(),
-            sequence: 0,
-            last_event: nothing,
-        }
-    }
-
     fn to_work(self) -> WorkDetected {
         let queue = match self.target {
             Target::Queue(address) => address.into(),

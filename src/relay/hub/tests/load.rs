@@ -1,4 +1,4 @@
-//! Levels of streams and tasks, the reads that sleeping saves, and the table of active queues.
+//! Levels of streams and tasks, and the reads that sleeping saves.
 
 use super::*;
 use crate::relay::hub::LoadStats;
@@ -137,25 +137,4 @@ fn messages_without_a_ready_member_are_unassigned() {
     assert!(unassigned() > 0, "the group is kept");
     hub.forget(after(HOUR));
     assert_eq!(unassigned(), 0, "the group is forgotten");
-}
-
-#[test]
-fn the_table_has_the_busiest_queues_while_rates_are_wanted() {
-    let hub = hub();
-    notify(&hub, "orders");
-    assert!(hub.rates().is_empty(), "nobody asks");
-    hub.want_rates(at(60));
-    // Thousands of others do not displace a busy one, nor make the table grow.
-    for round in 0..20 {
-        for name in numbered("other", 400) {
-            notify(&hub, &format!("{name}-{round}"));
-            notify(&hub, "orders");
-        }
-    }
-    hub.measure_rates(at(1));
-    let rates = hub.rates();
-    assert_eq!(rates.values().max(), Some(&8_000));
-    assert!(rates.len() <= 1_024, "{}", rates.len());
-    hub.measure_rates(at(60));
-    assert!(hub.rates().is_empty());
 }

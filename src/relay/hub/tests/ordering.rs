@@ -3,14 +3,14 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::relay::hub::QueueOrder;
+use crate::relay::hub::{QueueOrder, Ranking};
 
 fn at(second: u64) -> Tick {
     after(Duration::from_secs(second))
 }
 
 fn ranked(hub: &Hub, order: QueueOrder, (filter, count): (&str, usize), now: Tick) -> Vec<String> {
-    let mut ranking = hub.rank_queues(order, filter, count, now);
+    let mut ranking = Ranking::new(order, filter, count);
     while hub.rank_some(&mut ranking, |_| true, now) > 0 {}
     let stats = ranking.into_stats(now).into_iter();
     stats
@@ -41,25 +41,30 @@ fn queues_are_ordered_by_backlog_idle_time_and_listeners() {
 }
 
 #[test]
-fn rates_are_measured_from_the_first_list_by_rate_on() {
+fn a_list_by_rate_has_the_notifications_between_two_visits() {
     let hub = hub();
-    let by_rate = |now| ranked(&hub, QueueOrder::Rate, ("", 9), now).concat();
     let burst = |name: &str, count| (0..count).for_each(|_| _ = notify(&hub, name));
+    let mut ranking = Ranking::new(QueueOrder::Rate, "", 9);
+    let visit = |ranking: &mut Ranking| while hub.rank_some(ranking, |_| true, START) > 0 {};
     burst("a", 9);
     burst("b", 1);
-    assert_eq!(by_rate(at(1)), "ab", "by name: nothing is measured yet");
+    visit(&mut ranking);
     burst("b", 3);
     burst("a", 1);
-    hub.measure_rates(at(2));
-    assert_eq!(by_rate(at(2)), "ba");
-    burst("a", 5);
-    assert_eq!(by_rate(at(2)), "ba", "of the last whole interval");
-    hub.measure_rates(at(3));
-    assert_eq!(by_rate(at(3)), "ab");
-    // A minute after the newest list the table is dropped.
-    hub.measure_rates(at(64));
-    burst("b", 3);
-    assert!(hub.rates().is_empty());
+    burst("c", 5);
+    ranking.restart();
+    visit(&mut ranking);
+    let listed = ranking.into_stats(START).into_iter();
+    let listed = listed.map(|(one, rate)| (one.address.queue_name().to_owned(), rate));
+    let listed: Vec<_> = listed.collect();
+    let row = |name: &str, rate| (name.to_owned(), rate);
+    assert_eq!(
+        listed,
+        [row("b", 3), row("a", 1), row("c", 0)],
+        "`c` is new"
+    );
+    let idle = ranked(&hub, QueueOrder::Rate, ("", 9), at(60));
+    assert_eq!(idle.concat(), "abc", "by name");
 }
 
 #[test]
@@ -68,7 +73,7 @@ fn a_list_visits_some_queues_in_a_step_and_holds_no_lock_between_them() {
     for name in numbered("queue-", 2_000) {
         notify(&hub, &name);
     }
-    let mut ranking = hub.rank_queues(QueueOrder::Backlog, "", 10, START);
+    let mut ranking = Ranking::new(QueueOrder::Backlog, "", 10);
     let (visits, mut steps) = (Cell::new(0), Vec::new());
     let counted = |_: &QueueAddress| {
         visits.set(visits.get() + 1);

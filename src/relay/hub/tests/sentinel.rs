@@ -217,11 +217,11 @@ fn the_end_of_the_asked_ones_stream_asks_the_next_at_once() {
 }
 
 #[test]
-fn a_check_that_finds_more_than_its_listeners_capacity_wakes_as_many_more() {
+fn a_check_that_finds_more_than_its_listeners_capacity_wakes_all() {
     let guarded = Guarded::new(5);
     let now = guarded.first_asked(1).0;
     guarded.report(0, &finds(3, 0), now);
-    assert_eq!(by(&guarded.asked(now, now)), [1, 2, 3]);
+    assert_eq!(by(&guarded.asked(now, now)), [0, 1, 2, 3, 4]);
 }
 
 #[test]

@@ -55,14 +55,4 @@ impl Polled {
     pub(super) fn next(&mut self, now: Tick, drain: Option<Drain>) -> StreamAction<SubscribeEvent> {
         self.stream.next(now, drain, &self.waker)
     }
-
-    /// Takes the next action with the entries of a wake.
-    pub(super) fn next_wake(
-        &mut self,
-        now: Tick,
-    ) -> (StreamAction<StreamMessage<Filled>>, Vec<Entry>) {
-        let mut sink = WakeBuilder::default();
-        let action = self.stream.next_into(now, None, &self.waker, &mut sink);
-        (action, entries(&sink.work))
-    }
 }

@@ -143,32 +143,3 @@ fn a_stream_with_entries_left_is_not_throttled() {
     assert_eq!(woken(&events).len(), 300);
     assert_eq!(until, after(Duration::from_millis(5)), "now it rests");
 }
-
-#[test]
-fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
-    let hub = hub();
-    let names: Vec<_> = (0..6_000).map(|number| format!("q{number:04}")).collect();
-    let mut stream = Polled::on(&hub, &options(&["*"]));
-    names.iter().for_each(|name| _ = notify(&hub, name));
-    let (mut now, mut told, mut pauses) = (START, Vec::new(), 0);
-    while told.len() < names.len() {
-        match stream.next_wake(now) {
-            (StreamAction::Send(StreamMessage::Wake(_)), work) => told.extend(work),
-            (StreamAction::Wait(until), _) => {
-                assert!(told.len() > 3_000 && until <= now + Duration::from_millis(1));
-                (now, pauses) = (until, pauses + 1);
-            }
-            (
-                StreamAction::Yield
-                | StreamAction::Send(StreamMessage::Event(SubscribeEvent::Welcome(_))),
-                _,
-            ) => {}
-            next => panic!("{next:?}"),
-        }
-    }
-    assert!(pauses > 5, "{pauses} pauses");
-    // It is not behind any more: the next notification is sent at once.
-    stream.sent(now);
-    stream.notify("q0007", 1);
-    assert_eq!(stream.woken(now), [entry("q0007", Notified, 1)]);
-}

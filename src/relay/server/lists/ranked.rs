@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
 
 use super::{
@@ -16,7 +17,7 @@ use crate::{
     },
     error::{Error, Result},
     relay::{
-        hub::QueueOrder,
+        hub::{QueueOrder, Ranking},
         runtime::{Relay, SilentRelays},
         server::access::requester::Requester,
     },
@@ -29,6 +30,8 @@ use crate::{
 
 /// Queues of one request by name: their entries have at most 56 KiB.
 const MAX_NAMED: usize = 64;
+/// Rates are those of so long a time. Less than the time in which a peer must answer.
+const RATE_SPAN: Duration = Duration::from_millis(500);
 
 fn order_of(request: &proto::ListQueuesRequest) -> Result<QueueOrder> {
     match request.order_by() {
@@ -40,7 +43,7 @@ fn order_of(request: &proto::ListQueuesRequest) -> Result<QueueOrder> {
     }
 }
 
-/// Returns this relay's first queues in the order of a request, each with its rate.
+/// Returns this relay's first queues in the order of a request, each with its rank there.
 async fn own(
     relay: &Relay,
     request: &proto::ListQueuesRequest,
@@ -48,20 +51,30 @@ async fn own(
 ) -> Result<Vec<(proto::Queue, u64)>> {
     check_filter(&request.filter)?;
     let (order, count) = (order_of(request)?, page_size(request.page_size)?);
-    let mut ranking = relay
-        .hub()
-        .rank_queues(order, &request.filter, count, relay.now());
+    let mut ranking = Ranking::new(order, &request.filter, count);
+    rank_all(relay, &mut ranking, &is_visible).await;
+    if order == QueueOrder::Rate {
+        tokio::time::sleep(RATE_SPAN).await;
+        ranking.restart();
+        rank_all(relay, &mut ranking, &is_visible).await;
+    }
+    let ranked = ranking.into_stats(relay.now()).into_iter();
+    Ok(ranked.map(|(view, rate)| (queue(&view), rate)).collect())
+}
+
+/// Visits all queues.
+async fn rank_all(
+    relay: &Relay,
+    ranking: &mut Ranking,
+    is_visible: &(impl Fn(&QueueAddress) -> bool + Send + Sync),
+) {
     loop {
-        let visited = relay
-            .hub()
-            .rank_some(&mut ranking, &is_visible, relay.now());
+        let visited = relay.hub().rank_some(ranking, is_visible, relay.now());
         if visited == 0 {
             break;
         }
         spend_and_yield(Work::Names(visited)).await;
     }
-    let ranked = ranking.into_stats(relay.now()).into_iter();
-    Ok(ranked.map(|(view, rate)| (queue(&view), rate)).collect())
 }
 
 /// Returns a queue's place in an order.
@@ -106,7 +119,11 @@ pub(in super::super) async fn page(
     let is_visible = |queue: &QueueAddress| sees_all || requester.may_see(queue);
     let mut silent = SilentRelays::default();
     let own = own(relay, request, is_visible).await?;
-    let others = ask(relay, Call::Queues(request.clone()), &mut silent, queues_of).await;
+    // Each relay counts the notifications of all, so the own rates are those of all.
+    let others = match order {
+        QueueOrder::Rate => Vec::new(),
+        _ => ask(relay, Call::Queues(request.clone()), &mut silent, queues_of).await,
+    };
     let names = own
         .iter()
         .map(|(entry, _)| entry)
@@ -114,7 +131,6 @@ pub(in super::super) async fn page(
         .filter_map(|entry| QueueAddress::new(&entry.storage_account, &entry.queue_name).ok())
         .filter(is_visible)
         .collect();
-    // Each relay counts the notifications of all, so the own rates are those of all.
     let rates: BTreeMap<_, _> = own
         .iter()
         .map(|(entry, rate)| (entry.key(), *rate))

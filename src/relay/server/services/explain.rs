@@ -107,7 +107,7 @@ impl StatsSource {
             decisions: decisions
                 .map(|decision| decision_to_wire(decision, relay.relay_id(), now))
                 .collect(),
-            noted_for: Some(span_to_wire(noted.noted_for)),
+            noted_for: Some(span_to_wire(noted.noted_for())),
         }
     }
 

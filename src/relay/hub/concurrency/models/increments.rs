@@ -11,7 +11,6 @@ use super::{
         checks::{finds, holds_in},
         config::HubConfig,
         core::Hub,
-        listener::NOW,
     },
     join, spawn_notify,
 };
@@ -22,7 +21,7 @@ const SCHEDULES: usize = 1000;
 
 /// Takes the increments that are listed now; returns their causes.
 fn take_all(hub: &Hub) -> u64 {
-    let increments = std::iter::from_fn(|| hub.next_increment(NOW));
+    let increments = std::iter::from_fn(|| hub.next_increment());
     increments.map(|increment| increment.causes).sum()
 }
 
