@@ -64,7 +64,9 @@ fn text(of: &Explanation, rows: &[Value]) -> String {
     let mut text = finding_lines(&of.findings) + "\n";
     if rows.is_empty() {
         text.push_str(&match span(of.noted_for).unwrap_or_default().as_secs() {
-            0 => "the relay notes its decisions from now on: ask again".to_owned(),
+            0 => {
+                "a relay that knows the queue notes its decisions from now on: ask again".to_owned()
+            }
             seconds => {
                 let since = Span(Duration::from_secs(seconds));
                 format!("no decision in the {since} since the relay notes them")

@@ -114,7 +114,7 @@ impl Client {
     }
 
     /// Asks why a queue is, or is not, served. The first question makes the relays note their decisions
-    /// about the queue, until ten minutes after the newest one.
+    /// about the queue, until ten minutes after the newest one, while they know the queue.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;

@@ -188,7 +188,9 @@ impl<P: StreamProtocol> ReconnectingStream<P> {
         let reconnect = self.protocol.reconnect();
         let refusal = reconnect.broken(now, error.as_ref(), &mut self.rng);
         self.end_stream();
-        self.log_outage();
+        if refusal.is_none() {
+            self.log_outage();
+        }
         refusal
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{
     net::ConnId,
     oracle::SOON,
+    plan::Trouble,
     queue::Announced,
     scaled::LOOKED,
     world::{Event, SILENCE, World},
@@ -121,6 +122,7 @@ impl World {
     /// After the silence: every message is handled, every listener knows every queue's head, and
     /// the counters balance.
     pub(super) fn check_the_end(&mut self) {
+        let hangs = self.plan.troubles.contains(&Trouble::HandlersHang);
         for id in self.queues.open().collect::<Vec<_>>() {
             let message = &self.queues.messages[id];
             if self.queues.list[message.queue].forbidden {
@@ -132,8 +134,8 @@ impl World {
                 {
                     self.totals.unannounced += 1;
                 }
-                // Its notification came while a listener that hangs hid it for longer than the silence.
-                Announced::Due(due) if due > self.now => {}
+                // Its notification came while a handler that hangs hid it for longer than the silence.
+                Announced::Due(due) if due > self.now && hangs => {}
                 by => self.violate(|| format!("I1: message {id} is never handled, {by:?}")),
             }
         }

@@ -32,8 +32,8 @@ pub(super) struct FullTable {
     refused: BTreeSet<usize>,
 }
 
-/// An entry that was refused is sent again within this after there is room: the longest back-off.
-const RETRIED: Duration = Duration::from_secs(16);
+/// An entry that was refused is sent again within this after there is room.
+const RETRIED: Duration = Duration::from_secs(7);
 
 /// A relay that refused a queue searches for room again after this.
 const SEARCHES_AGAIN: Duration = Duration::from_millis(100);

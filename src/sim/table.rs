@@ -20,7 +20,7 @@ use super::{agents, central, courier, first, flags, leases, many, run};
 use crate::base::fault::Fault;
 
 /// Seeds within which every planted fault must be found.
-const FIND_WITHIN: u64 = 3_000;
+const FIND_WITHIN: u64 = 4_000;
 
 /// A fault, a seed that finds it, the rule that it breaks, and its description.
 struct Row {

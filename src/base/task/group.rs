@@ -10,14 +10,15 @@ use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU8, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
 
 use atomic_waker::AtomicWaker;
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures_util::FutureExt;
+use slab::Slab;
 use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
 use super::panic_message;
@@ -32,12 +33,29 @@ pub(crate) struct TaskGroup {
 struct GroupState {
     /// The members added since the last turn; `None` after the group's end.
     added: Mutex<Option<Vec<Member>>>,
+    /// The keys of those to be polled.
+    ready: Mutex<Vec<usize>>,
     flags: AtomicU8,
     task: AtomicWaker,
 }
 
-/// A waker of the members or of the main future.
-struct FlagWaker<const FLAG: u8>(Arc<GroupState>);
+/// The waker of a member. `FuturesUnordered` has one with three times as many pointers to follow, and a
+/// relay wakes thousands of connections whose memory is in no cache.
+struct MemberWaker {
+    group: Arc<GroupState>,
+    key: usize,
+    is_ready: AtomicBool,
+}
+
+/// A member in its turn.
+struct Running {
+    member: Member,
+    state: Arc<MemberWaker>,
+    waker: Waker,
+}
+
+/// The waker of the main future.
+struct MainWaker(Arc<GroupState>);
 
 type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -89,9 +107,8 @@ impl TaskGroup {
 
     async fn drive<T>(self, main: impl Future<Output = T>) -> T {
         let mut main = std::pin::pin!(main);
-        let mut members = FuturesUnordered::new();
-        let members_waker = Waker::from(Arc::new(FlagWaker::<MEMBERS>(Arc::clone(&self.state))));
-        let main_waker = Waker::from(Arc::new(FlagWaker::<MAIN>(Arc::clone(&self.state))));
+        let (mut members, mut ready) = (Slab::new(), Vec::new());
+        let main_waker = Waker::from(Arc::new(MainWaker(Arc::clone(&self.state))));
         let mut main_first = false;
         std::future::poll_fn(|cx| {
             self.state.task.register(cx.waker());
@@ -110,8 +127,7 @@ impl TaskGroup {
                 let flags = self.state.begin_turn();
                 if is_first || flags & MEMBERS != 0 {
                     self.state.take_added(&mut members);
-                    let mut context = Context::from_waker(&members_waker);
-                    while let Poll::Ready(Some(())) = members.poll_next_unpin(&mut context) {}
+                    self.state.poll_ready(&mut members, &mut ready);
                 }
                 if !has_budget_remaining() {
                     // The members have spent the budget, and would spend the next one as well.
@@ -148,22 +164,60 @@ fn next_turn<T>(cx: &mut Context<'_>) -> Poll<T> {
 }
 
 impl GroupState {
-    fn added(&self) -> MutexGuard<'_, Option<Vec<Member>>> {
-        lock(&self.added)
-    }
-
     /// Returns whether the member will run. Otherwise it is dropped, outside of the lock.
     fn push(&self, member: Member) -> bool {
-        match &mut *self.added() {
+        match &mut *lock(&self.added) {
             Some(added) => added.push(member),
             None => return false,
         }
         true
     }
 
-    fn take_added(&self, members: &mut FuturesUnordered<Member>) {
-        let mut added = self.added();
-        members.extend(added.iter_mut().flat_map(|added| added.drain(..)));
+    fn take_added(self: &Arc<Self>, members: &mut Slab<Running>) {
+        let mut added = lock(&self.added);
+        for member in added.iter_mut().flat_map(|added| added.drain(..)) {
+            let place = members.vacant_entry();
+            let state = Arc::new(MemberWaker {
+                group: Arc::clone(self),
+                key: place.key(),
+                is_ready: AtomicBool::new(true),
+            });
+            lock(&self.ready).push(place.key());
+            place.insert(Running {
+                member,
+                waker: Waker::from(Arc::clone(&state)),
+                state,
+            });
+        }
+    }
+
+    /// Polls each member that was woken, once, or as many as the budget allows. `ready` is empty, and keeps
+    /// its memory.
+    fn poll_ready(&self, members: &mut Slab<Running>, ready: &mut Vec<usize>) {
+        std::mem::swap(&mut *lock(&self.ready), ready);
+        let mut turns = ready.drain(..);
+        for key in turns.by_ref() {
+            // A waker may outlive its member.
+            let Some(running) = members.get_mut(key) else {
+                continue;
+            };
+            // Before the poll, which sees what was done before a wake; a wake during it counts.
+            running.state.is_ready.swap(false, Ordering::AcqRel);
+            let mut context = Context::from_waker(&running.waker);
+            if running.member.as_mut().poll(&mut context).is_ready() {
+                members.remove(key);
+            }
+            if !has_budget_remaining() {
+                break;
+            }
+        }
+        let mut rest: Vec<_> = turns.collect();
+        if !rest.is_empty() {
+            // They come first in the next turn.
+            let mut woken = lock(&self.ready);
+            rest.append(&mut woken);
+            *woken = rest;
+        }
     }
 
     /// Clears the flags and returns them. Acquire and release: this turn must see everything that
@@ -194,6 +248,7 @@ impl Default for GroupState {
     fn default() -> Self {
         Self {
             added: Mutex::new(Some(Vec::new())),
+            ready: Mutex::default(),
             flags: AtomicU8::new(0),
             task: AtomicWaker::new(),
         }
@@ -203,18 +258,33 @@ impl Default for GroupState {
 impl Drop for EndGuard {
     fn drop(&mut self) {
         // Dropped outside of the lock: a member's drop may add another.
-        let added = self.0.added().take();
+        let added = lock(&self.0.added).take();
         drop(added);
+        // A waker may outlive its member, and must not keep the task's memory.
+        drop(self.0.task.take());
     }
 }
 
-impl<const FLAG: u8> Wake for FlagWaker<FLAG> {
+impl Wake for MemberWaker {
     fn wake(self: Arc<Self>) {
-        self.0.wake(FLAG);
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.wake(FLAG);
+        if !self.is_ready.swap(true, Ordering::AcqRel) {
+            lock(&self.group.ready).push(self.key);
+            self.group.wake(MEMBERS);
+        }
+    }
+}
+
+impl Wake for MainWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.wake(MAIN);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake(MAIN);
     }
 }
 
@@ -414,5 +484,28 @@ mod tests {
         })
         .await;
         assert!(spent.load(Ordering::Relaxed) > 0, "the members starve");
+    }
+
+    #[tokio::test]
+    async fn members_that_spend_every_budget_take_turns() {
+        let group = TaskGroup::default();
+        let all: Vec<_> = (0..5).map(|_| Arc::<AtomicUsize>::default()).collect();
+        for turns in &all {
+            let turns = Arc::clone(turns);
+            group.add(std::future::poll_fn(move |cx| {
+                while let Poll::Ready(unit) = poll_proceed(cx) {
+                    unit.made_progress();
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+                Poll::Pending
+            }));
+        }
+        let task = tokio::spawn(group.run(std::future::pending::<()>()));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        task.abort();
+        let turns: Vec<_> = all.iter().map(|one| one.load(Ordering::Relaxed)).collect();
+        assert!(turns.iter().all(|turns| *turns > 0), "{turns:?}");
     }
 }

@@ -30,6 +30,10 @@ impl Outbox {
         self.entries.is_empty()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.entries.values_mut()
+    }
+
     /// Returns when the first entry may be sent.
     pub(super) fn due(&self) -> Option<Tick> {
         let first = self.order.front()?;

@@ -49,7 +49,7 @@ pub(crate) struct PublisherConfig {
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
     pending: Outbox,
-    /// Entries that the relay has no room for, in the order in which they are due.
+    /// Entries that the relay has no room for, the one refused first in front.
     kept: Outbox,
     in_flight: VecDeque<Request>,
     /// The newest request was one of kept entries: the next one is of new entries, if there are any.
@@ -118,11 +118,14 @@ impl PublisherSession {
         deadline: Tick,
         now: Tick,
     ) -> Result<WaiterId> {
-        self.check(&notifications, now)?;
+        notifications.iter().try_for_each(Notification::check)?;
+        let keys = notifications.iter().map(|one| self.key(one, now));
+        let keys: Vec<_> = keys.collect();
+        self.check_room(&keys)?;
         let id = self.waiters.add(notifications.len(), deadline);
-        for (index, notification) in notifications.into_iter().enumerate() {
+        for (index, (notification, key)) in notifications.into_iter().zip(keys).enumerate() {
             let entry = Entry {
-                key: self.key(&notification, now),
+                key,
                 notification,
                 waiters: Vec::new(),
                 counted: Vec::new(),
@@ -193,7 +196,7 @@ impl PublisherSession {
         }
         let sent = request.entries.len();
         let mut results = answer.results.into_iter();
-        let (mut unanswered, mut failure) = (Vec::new(), None);
+        let (mut unanswered, mut failure, mut others_wait) = (Vec::new(), None, false);
         for mut entry in request.entries {
             let (error, is_refused) = match (results.next(), &answer.error) {
                 (Some(Ok(accepted)), None) => {
@@ -226,18 +229,29 @@ impl PublisherSession {
                 // counted.
                 true => {
                     self.waiters.purge(&mut entry.waiters);
-                    self.pending.push(entry);
+                    if entry.due > Tick::default() {
+                        entry.due = now.after_on_grid(KEPT_FOR);
+                        self.kept.push(entry);
+                    } else {
+                        self.pending.push(entry);
+                        others_wait = true;
+                    }
                 }
-                false => unanswered.push(entry),
+                false => {
+                    unanswered.push(entry);
+                    others_wait = true;
+                }
             }
             failure = Some(error);
         }
         self.put_back(unanswered);
         match failure {
-            Some(error) => {
+            Some(error) if others_wait => {
                 self.shrink(sent, &error);
                 self.wait(&error, now, rng);
             }
+            // Kept entries wait on their own.
+            Some(error) => self.failure = Some(error),
             None => self.succeeded(),
         }
     }
@@ -255,6 +269,9 @@ impl PublisherSession {
             // the cause of the refusal is fixed, listeners may still sleep for lack of them.
             self.waiters.fail_all(error);
         }
+        // Without a relay nothing else empties the lists of callers that have stopped waiting.
+        let all = self.pending.iter_mut().chain(self.kept.iter_mut());
+        all.for_each(|entry| self.waiters.purge(&mut entry.waiters));
     }
 
     /// The client goes to another relay after [`PublisherSession::broken`]. Each of the others may be
@@ -345,24 +362,14 @@ impl PublisherSession {
         })
     }
 
-    fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
-        notifications.iter().try_for_each(Notification::check)?;
-        // Kept entries have a limit of their own, or refused queues would block others.
-        let waiting = self.pending.len();
-        if waiting + notifications.len() <= self.config.max_pending {
-            return Ok(());
-        }
-        // Near the limit only new entries count, as a conflated notification adds none.
-        let new: HashSet<EntryKey> = notifications
-            .iter()
-            .map(|notification| self.key(notification, now))
-            .filter(|key| !self.pending.contains(key) && !self.kept.contains(key))
-            .collect();
-        if waiting + new.len() > self.config.max_pending {
-            let message = format!(
-                "the limit of {} pending notifications is reached",
-                self.config.max_pending
-            );
+    /// A conflated notification adds no entry. Kept entries have a limit of their own, or refused queues
+    /// would block others.
+    fn check_room(&self, keys: &[EntryKey]) -> Result<()> {
+        let is_new = |key: &&EntryKey| !self.pending.contains(key) && !self.kept.contains(key);
+        let new: HashSet<_> = keys.iter().filter(is_new).collect();
+        let limit = self.config.max_pending;
+        if !new.is_empty() && self.pending.len() + new.len() > limit {
+            let message = format!("the limit of {limit} pending notifications is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         Ok(())
@@ -394,7 +401,11 @@ impl PublisherSession {
     fn put_back(&mut self, entries: Vec<Entry>) {
         for mut entry in entries.into_iter().rev() {
             self.waiters.purge(&mut entry.waiters);
-            self.pending.put_back(entry);
+            // One that was kept stays so: those that wait for the first time have a limit of their own.
+            match entry.due > Tick::default() {
+                true => self.kept.put_back(entry),
+                false => self.pending.put_back(entry),
+            }
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) enum ReconnectStep {
 pub(crate) struct Reconnect {
     pub(super) config: ReconnectConfig,
     phase: Phase,
+    /// The end of the phase.
+    until: Tick,
     backoff: Backoff,
     /// Attempts and streams that failed since the last stream that lasted. So many of the other relays were
     /// tried without a back-off.
@@ -67,17 +69,10 @@ pub(crate) struct Reconnect {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Waiting {
-        until: Tick,
-    },
-    Opening {
-        until: Tick,
-    },
-    /// The stream is open. `last_message` starts at the time of opening.
-    Open {
-        last_message: Tick,
-        first_message: Option<Tick>,
-    },
+    Waiting,
+    Opening,
+    /// The stream is open, with the time of its first message.
+    Open(Option<Tick>),
     Closed,
 }
 
@@ -92,14 +87,12 @@ impl Reconnect {
     /// Creates a machine that opens its first stream at once.
     pub(crate) fn new(config: ReconnectConfig) -> Self {
         let backoff = Backoff::new(config.base, config.max);
-        let phase = Phase::Waiting {
-            until: Tick::default(),
-        };
         Self {
             failures: 0,
             leaves_relay: false,
             config,
-            phase,
+            phase: Phase::Waiting,
+            until: Tick::default(),
             backoff,
             heartbeat: Limits::HEARTBEAT,
             ever_connected: false,
@@ -111,14 +104,12 @@ impl Reconnect {
     /// Returns the next step.
     pub(crate) fn step(&mut self, now: Tick) -> ReconnectStep {
         match self.phase {
-            Phase::Waiting { until } if until <= now => {
-                self.phase = Phase::Opening {
-                    until: now + self.config.open_timeout,
-                };
+            Phase::Waiting if self.until <= now => {
+                (self.phase, self.until) = (Phase::Opening, now + self.config.open_timeout);
                 ReconnectStep::Open
             }
             Phase::Closed => ReconnectStep::Closed,
-            _ => ReconnectStep::Wait(self.until()),
+            _ => ReconnectStep::Wait(self.until),
         }
     }
 
@@ -129,39 +120,56 @@ impl Reconnect {
 
     /// The stream is open; its first message is still to come.
     pub(crate) fn opened(&mut self, now: Tick) {
-        self.phase = Phase::Open {
-            last_message: now,
-            first_message: None,
-        };
+        self.phase = Phase::Open(None);
+        let dead = self.heartbeat * 5 / 2;
+        self.expect_message(
+            now + if self.announced {
+                dead.min(SHORT_RECONNECT)
+            } else {
+                dead
+            },
+        );
     }
 
     /// A message arrived, so the stream is alive.
     pub(crate) fn on_message(&mut self, now: Tick) {
-        if let Phase::Open { first_message, .. } = self.phase {
+        if let Phase::Open(first_message) = &mut self.phase {
+            first_message.get_or_insert(now);
             self.ever_connected = true;
             self.announced = false;
             self.cause = None;
-            self.phase = Phase::Open {
-                last_message: now,
-                first_message: first_message.or(Some(now)),
-            };
+            self.expect_message(now + self.heartbeat * 5 / 2);
         }
     }
 
-    /// The relay stated its heartbeat.
+    fn expect_message(&mut self, until: Tick) {
+        self.until = match planted!(SilenceUnnoticed) {
+            true => Tick::NEVER,
+            false => until,
+        };
+    }
+
+    /// The relay states its heartbeat, which counts from the next message on.
     pub(crate) fn set_heartbeat(&mut self, heartbeat: Duration) {
         self.heartbeat = heartbeat.clamp(Limits::HEARTBEAT_MIN, Limits::HEARTBEAT_MAX);
     }
 
     /// The time of the last step has passed. Returns whether the driver must drop the stream.
     pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
-        let waits = matches!(self.phase, Phase::Waiting { .. } | Phase::Closed);
-        let dead = !waits && self.until() <= now;
-        if dead {
-            self.broken(now, None, rng);
-            self.cause = Some("no answer in time".into());
+        let waits = matches!(self.phase, Phase::Waiting | Phase::Closed);
+        if waits || self.until > now {
+            return false;
         }
-        dead
+        let rest = (self.heartbeat * 5 / 2).saturating_sub(SHORT_RECONNECT);
+        if self.phase == Phase::Open(None) && std::mem::take(&mut self.announced) && !rest.is_zero()
+        {
+            // A proxy has accepted the stream, and no message of a relay came.
+            self.expect_message(now + rest);
+            return false;
+        }
+        self.broken(now, None, rng);
+        self.cause = Some("no answer in time".into());
+        true
     }
 
     /// The stream broke or could not be opened. Returns the error if it is final.
@@ -191,7 +199,7 @@ impl Reconnect {
             let requested = error.and_then(Error::retry_after).unwrap_or_default();
             requested.min(Limits::MAX_RECONNECT_AFTER) + self.backoff.next(rng)
         };
-        self.phase = Phase::Waiting { until: now + wait };
+        (self.phase, self.until) = (Phase::Waiting, now + wait);
         None
     }
 
@@ -216,9 +224,7 @@ impl Reconnect {
         };
         // The wait gets extra jitter, as the relay may have sent all clients the same value.
         let spread = jitter(self.config.base / 4, rng);
-        self.phase = Phase::Waiting {
-            until: now + requested + spread,
-        };
+        (self.phase, self.until) = (Phase::Waiting, now + requested + spread);
     }
 
     /// After a final refusal, schedules another attempt in about `after`. Returns whether there was
@@ -231,8 +237,7 @@ impl Reconnect {
     ) -> bool {
         let refused = self.phase == Phase::Closed;
         if refused {
-            let until = now + about(after, rng);
-            self.phase = Phase::Waiting { until };
+            (self.phase, self.until) = (Phase::Waiting, now + about(after, rng));
         }
         refused
     }
@@ -244,10 +249,7 @@ impl Reconnect {
 
     pub(crate) fn state(&self) -> ConnectionState {
         match self.phase {
-            Phase::Open {
-                first_message: Some(_),
-                ..
-            } => ConnectionState::Connected,
+            Phase::Open(Some(_)) => ConnectionState::Connected,
             Phase::Closed => ConnectionState::Closed,
             _ => ConnectionState::Reconnecting,
         }
@@ -275,29 +277,11 @@ impl Reconnect {
     }
 
     fn reset_if_stable(&mut self, now: Tick) {
-        if let Phase::Open {
-            first_message: Some(first),
-            ..
-        } = self.phase
+        if let Phase::Open(Some(first)) = self.phase
             && now.since(first) >= STABLE_AFTER
         {
             self.backoff.reset();
             self.failures = 0;
-        }
-    }
-
-    /// Returns the end of the present phase.
-    fn until(&self) -> Tick {
-        match self.phase {
-            Phase::Waiting { until } | Phase::Opening { until } => until,
-            Phase::Closed => Tick::NEVER,
-            Phase::Open { .. } if planted!(SilenceUnnoticed) => Tick::NEVER,
-            // After an announced end a proxy may have accepted the stream while no relay is there.
-            Phase::Open {
-                last_message,
-                first_message: None,
-            } if self.announced => last_message + SHORT_RECONNECT,
-            Phase::Open { last_message, .. } => last_message + self.heartbeat * 5 / 2,
         }
     }
 }

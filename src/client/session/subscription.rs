@@ -77,10 +77,12 @@ impl SubscriptionSession {
     }
 
     pub(crate) fn received(&mut self, event: SubscribeEvent, now: Tick, rng: &mut fastrand::Rng) {
+        if let SubscribeEvent::Welcome(welcome) = &event {
+            self.reconnect.set_heartbeat(welcome.heartbeat);
+        }
         self.reconnect.on_message(now);
         match event {
             SubscribeEvent::Welcome(welcome) => {
-                self.reconnect.set_heartbeat(welcome.heartbeat);
                 self.degraded_since = None;
                 self.set_degraded(welcome.degraded, now);
                 self.welcomes += 1;

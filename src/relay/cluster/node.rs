@@ -78,7 +78,7 @@ pub(crate) struct ClusterStats {
 impl ClusterNode {
     pub(crate) fn new(hub: Arc<Hub>, config: LinkConfig, now: Tick) -> Self {
         let link = ClusterLink::new(config, now);
-        hub.set_degraded_from(link.degraded_from(), now);
+        hub.set_degraded_from(link.degraded_from());
         Self {
             hub,
             link,
@@ -276,7 +276,7 @@ impl ClusterNode {
         while let Some(action) = self.link.next_action() {
             self.act_on(action, now);
         }
-        self.hub.set_degraded_from(self.link.degraded_from(), now);
+        self.hub.set_degraded_from(self.link.degraded_from());
     }
 
     fn act_on(&mut self, action: Action, now: Tick) {
@@ -318,7 +318,7 @@ impl ClusterNode {
             }
             Action::Degraded(degraded) => {
                 self.stats.degraded += u64::from(degraded);
-                self.hub.set_degraded_from(self.link.degraded_from(), now);
+                self.hub.set_degraded_from(self.link.degraded_from());
                 self.hub.wake_all();
             }
         }

@@ -46,7 +46,7 @@ impl Hub {
                 entry = self.entries.get(address);
             }
             match entry {
-                Some(entry) => self.update(entry, false, now, &mut batch, |state| {
+                Some(entry) => self.update(entry, false, now, &mut batch, |_, state| {
                     state.count_peer(increment, in_full, now);
                     true
                 }),

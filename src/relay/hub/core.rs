@@ -4,7 +4,7 @@
 //! and in the timers.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::VecDeque,
     sync::{Arc, OnceLock, atomic::AtomicU64 as Count},
 };
 
@@ -17,7 +17,6 @@ use super::{
     lost::LostListeners,
     mailbox::SubscriptionId,
     map::QueueMap,
-    no_subscribers::UnservedQueues,
     pattern::PatternNode,
     queue::QueueEntry,
     subscription::Subscription,
@@ -51,9 +50,10 @@ pub(crate) struct Hub {
     /// the others, which listeners reported or left behind.
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
-    pub(super) unserved: UnservedQueues,
+    /// The queues that last began to be notified without a listener, each once.
+    pub(super) unserved: Mutex<VecDeque<QueueAddress>>,
     /// The queues that operators asked about, the newest question's last.
-    pub(super) noted: Mutex<VecDeque<QueueAddress>>,
+    pub(super) noted: Mutex<VecDeque<Arc<QueueEntry>>>,
     pub(super) lost: Mutex<LostListeners>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(crate) fanout: Arc<Fanout>,
@@ -129,7 +129,7 @@ impl Hub {
             eviction: Mutex::default(),
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),
-            unserved: UnservedQueues::default(),
+            unserved: Mutex::default(),
             noted: Mutex::default(),
             lost: Mutex::default(),
             subscriptions: Mutex::default(),
@@ -177,7 +177,12 @@ impl Hub {
             let queue = &run[0].queue;
             let mut entry = self.entries.get(queue);
             if entry.is_none() {
-                let make = || self.make_missing_of(notifications, &results, now);
+                let make = || {
+                    let valid = notifications.iter().zip(&results);
+                    let valid = valid.filter(|(_, result)| result.is_ok());
+                    let queues: Vec<_> = valid.map(|(one, _)| &one.queue).collect();
+                    self.make_missing(&queues, self.most_queues(), false, now)
+                };
                 if !without_room.get_or_insert_with(make).contains(queue) {
                     entry = Some(self.make_entry(queue, now));
                 }
@@ -201,19 +206,6 @@ impl Hub {
         self.metrics.notified.fetch_add(number, Ordering::Relaxed);
         self.metrics.messages.fetch_add(messages, Ordering::Relaxed);
         results
-    }
-
-    /// Makes the missing entries of a request's valid events; returns the queues without room.
-    fn make_missing_of<'a>(
-        &self,
-        notifications: &'a [Notification],
-        results: &[Result<Accepted>],
-        now: Tick,
-    ) -> HashSet<&'a QueueAddress> {
-        let valid = notifications.iter().zip(results);
-        let valid = valid.filter(|(_, result)| result.is_ok());
-        let queues: Vec<_> = valid.map(|(one, _)| &one.queue).collect();
-        self.make_missing(&queues, self.most_queues(), false, now)
     }
 
     /// As [`Hub::notify`], with the first refusal as the error.
@@ -269,7 +261,7 @@ impl Hub {
             let Some(entry) = self.timers.due(now) else {
                 break;
             };
-            self.update(entry, true, now, &mut batch, |state| {
+            self.update(entry, true, now, &mut batch, |_, state| {
                 let fired = self.change_timers(state, |state| state.count_due(now));
                 self.metrics.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
@@ -295,12 +287,8 @@ impl Hub {
 
     /// C9: listeners must poll from this time on, because the relay may miss notifications of
     /// others. Streams compute it whenever they send a Welcome or a Heartbeat.
-    pub(crate) fn set_degraded_from(&self, at: Tick, now: Tick) {
-        let before = self.degraded_from.swap(at.as_nanos(), Ordering::Relaxed);
-        if before != at.as_nanos() {
-            // The integral is computed up to now with the setting before.
-            self.load.change_pairs(0, now, Tick::from_nanos(before));
-        }
+    pub(crate) fn set_degraded_from(&self, at: Tick) {
+        self.degraded_from.store(at.as_nanos(), Ordering::Relaxed);
     }
 
     pub(super) fn degraded_from(&self) -> Tick {

@@ -219,6 +219,10 @@ impl Group {
         let Some(member) = self.members.remove(id) else {
             return;
         };
+        if let Some(untaken) = &member.assignment {
+            // C10: one member gets all of it, which may be too much for it.
+            self.unserved |= untaken.delta.needs() > 1;
+        }
         if member.assignment.is_some() || busy {
             self.reassign(now);
         }
@@ -277,6 +281,8 @@ impl Group {
             self.members.postpone(id);
             self.reassign(now);
             self.members.postpone(id);
+            // It may be the only one left that can take them.
+            self.unassigned_since = self.members.wake_count;
         }
         if self.claim_due() > now {
             return;

@@ -3,9 +3,9 @@
 //! A queue keeps the nodes that match it, and looks them up again when a node got its first subscription
 //! or lost its last (`version`). So a subscription of a known pattern costs one entry in one list, whatever
 //! the number of queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
-//! the map, and a new queue is in the map before it looks for its nodes. A queue compares the nodes whose
-//! text before the first asterisk is a beginning of its address: a look-up costs one table access for each
-//! of these.
+//! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
+//! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
+//! for each length of prefix.
 //!
 //! States of a node:
 //!
@@ -15,6 +15,7 @@
 //!   more, and a member is in the list before it visits the waiting queues, so one of them finds the other.
 //! * `is_introduced`: a member has visited the queues that were known before the node, up to a limit. Those
 //!   who join before that visit them as well. The search for idle queues visits the others.
+//!
 //! A node ends with its last subscription. What waited in its lists is covered by the first check of the
 //! next one (`checks`).
 //!
@@ -23,7 +24,6 @@
 pub(super) mod checks;
 
 use std::{
-    borrow::Borrow,
     collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::{Arc, Weak},
@@ -191,12 +191,7 @@ impl Patterns {
 
     /// Returns the nodes that match a queue.
     pub(super) fn matching(&self, queue: &QueueAddress) -> Vec<Arc<PatternNode>> {
-        let text: &str = queue.borrow();
-        let all = &read(&self.index).by_beginning;
-        // Names are ASCII, so every length is a boundary of characters.
-        let nodes = (0..=text.len()).filter_map(|end| all.get(&text[..end]));
-        let matching = nodes.flatten().filter(|node| node.selector.matches(queue));
-        matching.cloned().collect()
+        read(&self.index).matching(queue)
     }
 
     /// Returns the nodes of a subscription's patterns.
@@ -248,52 +243,106 @@ impl Patterns {
     }
 }
 
+/// The nodes of one pattern, one for each group.
 type Nodes = Vec<Arc<PatternNode>>;
 
 /// The nodes.
 #[derive(Default)]
 struct PatternIndex {
-    /// By the text before their first asterisk.
-    by_beginning: HashMap<Box<str>, Nodes>,
+    /// By account part, then by queue part.
+    parts: Parts<Parts<Nodes>>,
     /// In the order in which they were made.
     all: BTreeMap<u64, Arc<PatternNode>>,
     made: u64,
 }
 
+/// Values by one part of a selector: those of names, and by the length of the prefix those of prefixes.
+#[derive(Default)]
+struct Parts<T>(BTreeMap<Option<usize>, HashMap<Box<str>, T>>);
+
 impl PatternIndex {
     fn get_or_make(&mut self, pattern: &Selector, group: Option<&GroupName>) -> Arc<PatternNode> {
-        if let Some(known) = self.get(pattern, group) {
+        let queues = self.parts.entry(pattern.storage_account());
+        let nodes = queues.entry(pattern.queue_name());
+        if let Some(known) = nodes.iter().find(|node| node.group.as_ref() == group) {
             return Arc::clone(known);
         }
         self.made += 1;
         let node = Arc::new(PatternNode::new(pattern, group, self.made));
         self.all.insert(self.made, Arc::clone(&node));
-        let nodes = self.by_beginning.entry(pattern.beginning().into());
-        nodes.or_default().push(Arc::clone(&node));
+        nodes.push(Arc::clone(&node));
         node
     }
 
-    fn get(&self, pattern: &Selector, group: Option<&GroupName>) -> Option<&Arc<PatternNode>> {
-        let mut nodes = self.by_beginning.get(pattern.beginning())?.iter();
-        nodes.find(|node| node.selector == *pattern && node.group.as_ref() == group)
-    }
-
     fn of(&self, subscription: &Subscription) -> Nodes {
-        let group = subscription.group.as_ref();
-        let nodes = subscription.patterns().iter();
-        let nodes = nodes.filter_map(|pattern| self.get(pattern, group).cloned());
+        let nodes = subscription.patterns().iter().filter_map(|pattern| {
+            let queues = self.parts.get(pattern.storage_account())?;
+            let mut nodes = queues.get(pattern.queue_name())?.iter();
+            nodes.find(|node| node.group == subscription.group).cloned()
+        });
         nodes.collect()
     }
 
     /// The node has lost its last subscription.
     fn remove(&mut self, node: &PatternNode) {
-        let beginning = node.selector.beginning();
-        if let Some(nodes) = self.by_beginning.get_mut(beginning) {
-            nodes.retain(|one| one.number != node.number);
-            if nodes.is_empty() {
-                self.by_beginning.remove(beginning);
-            }
+        let (account, queue) = (node.selector.storage_account(), node.selector.queue_name());
+        let queues = self.parts.entry(account);
+        let nodes = queues.entry(queue);
+        nodes.retain(|one| one.number != node.number);
+        if nodes.is_empty() {
+            queues.remove(queue);
+        }
+        if queues.0.is_empty() {
+            self.parts.remove(account);
         }
         self.all.remove(&node.number);
+    }
+
+    /// Returns the nodes that match a queue.
+    fn matching(&self, address: &QueueAddress) -> Nodes {
+        let queues = self.parts.known_by(address.storage_account());
+        let nodes = queues.flat_map(|queues| queues.known_by(address.queue_name()));
+        nodes.flatten().map(Arc::clone).collect()
+    }
+}
+
+impl<T: Default> Parts<T> {
+    fn entry(&mut self, part: &str) -> &mut T {
+        let (length, text) = table_of(part);
+        let table = self.0.entry(length).or_default();
+        table.entry(text.into()).or_default()
+    }
+
+    fn get(&self, part: &str) -> Option<&T> {
+        let (length, text) = table_of(part);
+        self.0.get(&length)?.get(text)
+    }
+
+    fn remove(&mut self, part: &str) {
+        let (length, text) = table_of(part);
+        if let Some(table) = self.0.get_mut(&length) {
+            table.remove(text);
+            if table.is_empty() {
+                self.0.remove(&length);
+            }
+        }
+    }
+
+    /// Returns the values of this name and of its prefixes.
+    fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
+        // Names are ASCII, so every length is a boundary of characters.
+        let found = self.0.iter().map_while(move |(length, table)| {
+            let text = length.map_or(Some(name), |length| name.get(..length))?;
+            Some(table.get(text))
+        });
+        found.flatten()
+    }
+}
+
+/// Returns the table of a selector's part, and its key there.
+fn table_of(part: &str) -> (Option<usize>, &str) {
+    match part.strip_suffix('*') {
+        Some(beginning) => (Some(beginning.len()), beginning),
+        None => (None, part),
     }
 }

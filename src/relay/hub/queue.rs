@@ -400,24 +400,21 @@ impl QueueState {
         [self.outside.named.capacity(), self.timers.capacity()]
     }
 
-    /// Removes a subscriber that names the queue; returns whether the coordinator must be reconciled.
-    pub(super) fn remove_subscriber(&mut self, id: SubscriptionId, now: Tick) -> bool {
+    /// Removes a subscriber that names the queue.
+    pub(super) fn remove_subscriber(&mut self, id: SubscriptionId, now: Tick) {
         self.outside.named.remove(id);
         self.left_at = now;
         if !self.has_several() {
             self.encoded = EncodingCache::default();
         }
-        self.subscriber_left(id, now)
+        self.subscriber_left(id, now);
     }
 
-    /// A listener outside of groups left; returns whether the coordinator must be reconciled.
-    pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) -> bool {
+    /// A listener outside of groups left.
+    pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.subscriber_left(id, now);
         }
         self.drop_unused_coordinator();
-        self.coordinator
-            .as_ref()
-            .is_some_and(|coordinator| coordinator.needs_reconcile)
     }
 }

@@ -246,6 +246,12 @@ impl Subscription {
         }
     }
 
+    /// Returns whether it has not taken a check of this pattern that it is owed.
+    pub(super) fn has_pattern_check(&self, pattern: &Selector) -> bool {
+        let known = self.patterns().binary_search(pattern);
+        known.is_ok_and(|at| self.lock().has_pattern_check(at))
+    }
+
     /// R2: each of the listener's patterns is checked under its own name.
     pub(super) fn request_pattern_checks(self: &Arc<Self>, batch: &mut WakeBatch) {
         for pattern in self.patterns() {

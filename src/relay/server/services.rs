@@ -28,7 +28,7 @@ use self::courier::CourierService;
 use self::{health::Health, stats::StatsSource};
 use super::{
     access::{Access, local_calls::ConsoleDoor},
-    http2::body::UNKNOWN_BYTES,
+    http2::{body::UNKNOWN_BYTES, routes::ServiceRoutes},
 };
 #[cfg(feature = "keda")]
 use crate::wire::scaler::external_scaler_server::ExternalScalerServer;
@@ -70,7 +70,7 @@ impl Services {
     ///
     /// # Errors
     /// [`ErrorKind::Internal`] if the reflection service cannot read its descriptors.
-    pub(crate) fn routes(self) -> Result<(Routes, Health)> {
+    pub(crate) fn routes(self) -> Result<(ServiceRoutes, Health)> {
         let health = Health::new(self.draining.clone());
         let mut routes = Routes::builder();
         let most = Limits::REQUEST_BYTES;
@@ -87,8 +87,6 @@ impl Services {
         routes.add_service(service.max_decoding_message_size(most));
         let service = FlagsServer::from_arc(Arc::clone(&all));
         routes.add_service(service.max_decoding_message_size(most));
-        let service = RelayServer::from_arc(Arc::clone(&all));
-        routes.add_service(service.max_decoding_message_size(Limits::NOTIFY_BYTES));
         let service = AdminServer::from_arc(Arc::clone(&all));
         routes.add_service(service.max_decoding_message_size(most));
         if all.reflection {
@@ -97,16 +95,22 @@ impl Services {
             routes.add_service(v1.max_decoding_message_size(most));
             routes.add_service(v1alpha.max_decoding_message_size(most));
         }
-        Ok((routes.routes(), health))
+        let relay = RelayServer::from_arc(all).max_decoding_message_size(Limits::NOTIFY_BYTES);
+        let routes = ServiceRoutes::new(routes.routes());
+        Ok((routes.with_direct("/reveille.v1.Relay/", relay), health))
     }
 }
 
 /// Returns the routes of a host of queues without a relay.
 #[cfg(feature = "courier")]
-pub(crate) fn queue_routes(host: Arc<Host>, draining: CancellationToken, access: Access) -> Routes {
+pub(crate) fn queue_routes(
+    host: Arc<Host>,
+    draining: CancellationToken,
+    access: Access,
+) -> ServiceRoutes {
     let health = Health::new(draining.clone());
     let routes = Routes::new(courier_service(host, draining, access));
-    routes.add_service(health_service(&health))
+    ServiceRoutes::new(routes.add_service(health_service(&health)))
 }
 
 fn health_service(health: &Health) -> HealthServer<Health> {

@@ -102,6 +102,21 @@ fn a_goodbye_never_grows_the_back_off() {
 }
 
 #[test]
+fn an_announced_end_is_over_where_the_next_stream_brings_no_message_for_five_seconds() {
+    let (mut stream, mut rng) = new_stream();
+    stream.opened(at(0));
+    stream.on_message(at(0));
+    stream.goodbye(at(1), goodbye_now(), &mut rng);
+    assert!(stream.announced);
+    stream.opened(at(2));
+    assert_eq!(wait_until(&mut stream, at(2)), at(7));
+    assert!(!stream.elapsed(at(7), &mut rng), "it may be a slow one");
+    assert!(!stream.announced);
+    assert_eq!(wait_until(&mut stream, at(7)), at(27));
+    assert!(stream.elapsed(at(27), &mut rng));
+}
+
+#[test]
 fn repeated_failures_are_logged_ever_more_rarely_until_a_stream_lasts() {
     let (mut stream, mut rng) = new_stream();
     let mut told = Vec::new();

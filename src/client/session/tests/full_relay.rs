@@ -218,6 +218,30 @@ fn refused_queues_leave_healthy_ones_their_room() {
 }
 
 #[test]
+fn kept_entries_of_a_relay_that_is_cut_off_leave_healthy_ones_their_room() {
+    let config = PublisherConfig {
+        max_pending: 4,
+        ..PublisherConfig::default()
+    };
+    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
+    for n in 0..4 {
+        post(&mut session, &format!("a/new-{n}"), at(0));
+        relay.serve(&mut session, at(0));
+    }
+    let cut_off = || Err(Error::new(ErrorKind::Unavailable, "cut off"));
+    for retry in 1..=3 {
+        let due = session.next_at();
+        assert!(due >= at(5_000 * retry), "others do not wait for them");
+        let retry = session.request(due).expect("a retry");
+        let results = retry.iter().map(|_| cut_off()).collect();
+        session.answered(answer(results), due, &mut rng());
+        assert_eq!((retry.len(), session.pending()), (4, 4));
+    }
+    let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
+    assert!(known.is_ok());
+}
+
+#[test]
 fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let config = PublisherConfig {
         max_pending: 2,

@@ -35,8 +35,16 @@ fn callers_whose_deadline_passed_are_removed_from_the_lists() {
         capacity <= 4 * 3_000 + 64,
         "{listed} listed, room for {capacity}"
     );
+    session.elapsed(at(CALLS * 10 + 30_000));
+    let broken = Error::new(ErrorKind::Unavailable, "no relay");
+    session.broken(&broken, at(CALLS * 10 + 30_000), &mut rng());
+    let (listed, capacity) = session.listed();
+    assert!(
+        listed <= 64 && capacity <= 128,
+        "{listed} listed, room for {capacity}"
+    );
     let sent: u64 = session
-        .request(at(CALLS * 10))
+        .request(at(CALLS * 10 + 40_000))
         .expect("kept")
         .iter()
         .map(|event| event.notifications)
@@ -75,17 +83,6 @@ fn a_refusal_of_the_whole_stream_empties_the_lists() {
     let denied = Error::new(ErrorKind::Denied, "not here");
     session.broken(&denied, at(0), &mut rng());
     assert_eq!(session.take_completions().len(), 1_000);
-    // The next callers take their places.
-    for call in 0..1_000 {
-        let waiter = session
-            .notify(
-                vec![event(call % 10)],
-                crate::base::clock::Tick::NEVER,
-                at(0),
-            )
-            .expect("taken");
-        session.abandon(waiter);
-    }
     assert!(session.listed().0 <= 64, "{:?}", session.listed());
 }
 

@@ -12,8 +12,13 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::super::{
-    core::Hub, counters::Counters, fanout::UpdateBatch, mailbox::WakeBatch, pattern::PatternNode,
-    queue::QueueEntry, sync::Ordering,
+    core::Hub,
+    counters::Counters,
+    fanout::UpdateBatch,
+    mailbox::{SubscriptionId, WakeBatch},
+    pattern::PatternNode,
+    queue::QueueEntry,
+    sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -45,7 +50,11 @@ pub(crate) enum ResyncScope {
 enum Phase {
     /// After this one.
     Queues(Option<QueueAddress>),
-    Patterns(Option<u64>),
+    /// After the node with this number, and after a subscription of the next one, if it has this number.
+    Patterns {
+        after: Option<u64>,
+        within: Option<(u64, SubscriptionId)>,
+    },
 }
 
 impl ResyncWalk {
@@ -71,7 +80,7 @@ impl Hub {
     pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
         walk.phase = match walk.phase.take() {
             Some(Phase::Queues(after)) => self.resync_queues(walk, (after.as_ref(), limit), now),
-            Some(Phase::Patterns(after)) => self.resync_patterns(after, now),
+            Some(Phase::Patterns { after, within }) => self.resync_patterns(after, within, now),
             None => None,
         };
         walk.phase.is_some()
@@ -102,17 +111,20 @@ impl Hub {
         }
         walk.needs_patterns().then(|| {
             self.begin_pattern_resync();
-            Phase::Patterns(None)
+            Phase::Patterns {
+                after: None,
+                within: None,
+            }
         })
     }
 
-    /// C6: the subscribers get a CATCH_UP, unless a stronger reason is pending. Returns `false` where
+    /// C6: the subscribers get a CATCH_UP. Returns `false` where
     /// the entry was forgotten: then its patterns must check.
     fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) -> bool {
         if entry.lock().is_dead {
             return false;
         }
-        self.update(Arc::clone(entry), false, now, batch, |state| {
+        self.update(Arc::clone(entry), false, now, batch, |_, state| {
             let unheard = state.listeners() == 0;
             if unheard && planted!(LinkResyncNeedsListener) {
                 return false;
@@ -126,22 +138,43 @@ impl Hub {
         true
     }
 
-    fn resync_patterns(&self, after: Option<u64>, now: Tick) -> Option<Phase> {
+    /// Checks the next patterns under their own names: one member of a group, or some subscribers.
+    fn resync_patterns(
+        &self,
+        mut after: Option<u64>,
+        mut within: Option<(u64, SubscriptionId)>,
+        now: Tick,
+    ) -> Option<Phase> {
         let mut batch = WakeBatch::default();
-        let (mut visited, mut last) = (0, None);
-        for node in self.shared.patterns.some_after(after, ResyncWalk::STEP) {
-            self.check_node(&node, now, &mut batch);
-            last = Some(node.number);
-            visited += if node.group.is_some() { 1 } else { node.len() };
-            if visited >= ResyncWalk::STEP {
+        let mut left = ResyncWalk::STEP;
+        let nodes = self.shared.patterns.some_after(after, left);
+        if nodes.is_empty() {
+            self.end_pattern_resync();
+            return None;
+        }
+        for node in nodes {
+            if node.group.is_some() {
+                node.request_check(now, &mut batch);
+                (left, within) = (left - 1, None);
+            } else {
+                let from = within.filter(|(number, _)| *number == node.number);
+                let (mut visited, from) = (0, from.map(|(_, id)| id));
+                let last = node.lock().each_after(from, left, |one| {
+                    visited += 1;
+                    one.request_pattern_check(&node.selector, WakeReason::CatchUp, &mut batch);
+                });
+                left -= visited;
+                within = last.map(|id| (node.number, id));
+            }
+            if within.is_none() {
+                after = Some(node.number);
+            }
+            if left == 0 {
                 break;
             }
         }
         batch.wake();
-        if last.is_none() {
-            self.end_pattern_resync();
-        }
-        last.map(|last| Phase::Patterns(Some(last)))
+        Some(Phase::Patterns { after, within })
     }
 
     /// Requests a check of a pattern under its own name: of each subscriber, or of one member of a group.

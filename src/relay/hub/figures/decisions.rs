@@ -3,7 +3,7 @@
 //! The first question about a known queue begins the noting, which ends ten minutes after the newest one.
 //! The decisions are in the queue's entry. The 64 queues of the newest questions are noted.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::super::{core::Hub, queue::QueueState, subscription::Subscription, sync::lock};
 use crate::{
@@ -72,14 +72,12 @@ impl Hub {
             return new;
         };
         let mut asked = lock(&self.noted);
-        asked.retain(|known| known != queue);
-        asked.push_back(queue.clone());
-        let oldest = match asked.len() > QUEUES {
-            true => asked.pop_front(),
-            false => None,
-        };
+        asked.retain(|known| !Arc::ptr_eq(known, &entry));
+        asked.push_back(Arc::clone(&entry));
+        let is_full = asked.len() > QUEUES;
+        let oldest = if is_full { asked.pop_front() } else { None };
         drop(asked);
-        if let Some(oldest) = oldest.and_then(|oldest| self.entries.get(&oldest)) {
+        if let Some(oldest) = oldest {
             oldest.lock().noted = None;
         }
         let mut state = entry.lock();

@@ -6,7 +6,7 @@
 //! Both the list and the names for the log are bounded.
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashSet},
     ops::Bound::{Excluded, Unbounded},
     time::Duration,
 };
@@ -17,13 +17,12 @@ use super::super::{
 };
 use crate::{base::clock::Tick, types::ListenerId};
 
-/// The lost listeners.
-#[derive(Default)]
-pub(crate) struct LostListeners {
-    lost: BTreeMap<SubscriptionId, (ListenerStats, Tick)>,
-    /// The newest ones that the log does not name yet, and the number of further ones.
-    unlogged: VecDeque<SubscriptionId>,
-    others: u64,
+pub(crate) type LostListeners = BTreeMap<SubscriptionId, LostListener>;
+
+pub(crate) struct LostListener {
+    stats: ListenerStats,
+    lost_at: Tick,
+    is_logged: bool,
 }
 
 /// Some listeners for the log, and the number of further ones.
@@ -51,24 +50,24 @@ impl Hub {
         stats.selectors_omitted = stats.selectors.len() > selectors_left;
         stats.selectors.truncate(selectors_left);
         let mut list = lock(&self.lost);
-        list.unlogged.push_back(subscription.id);
-        if list.unlogged.len() > NAMED {
-            list.unlogged.pop_front();
-            list.others += 1;
-        }
-        if list.lost.len() == LOST {
-            let oldest = list.lost.iter().min_by_key(|(_, (_, lost_at))| *lost_at);
+        if list.len() == LOST {
+            let oldest = list.iter().min_by_key(|(_, lost)| lost.lost_at);
             if let Some(oldest) = oldest.map(|(id, _)| *id) {
-                list.lost.remove(&oldest);
+                list.remove(&oldest);
             }
         }
-        list.lost.insert(stats.subscription, (stats, now));
+        let lost = LostListener {
+            stats,
+            lost_at: now,
+            is_logged: false,
+        };
+        list.insert(subscription.id, lost);
     }
 
     /// A listener subscribes: one with its id is lost no longer.
     pub(in super::super) fn note_found(&self, listener: &ListenerId, now: Tick) {
-        lock(&self.lost).lost.retain(|_, (stats, lost_at)| {
-            stats.listener_id != *listener && now.since(*lost_at) < LISTED_FOR
+        lock(&self.lost).retain(|_, lost| {
+            lost.stats.listener_id != *listener && now.since(lost.lost_at) < LISTED_FOR
         });
     }
 
@@ -81,11 +80,11 @@ impl Hub {
     ) -> Vec<ListenerStats> {
         let list = lock(&self.lost);
         let from = after.map_or(Unbounded, Excluded);
-        let some = list.lost.range((from, Unbounded)).map(|(_, one)| one);
-        let recent = some.filter(|(_, lost_at)| now.since(*lost_at) < LISTED_FOR);
-        let with_age = recent.map(|(stats, lost_at)| ListenerStats {
-            lost_for: Some(now.since(*lost_at)),
-            ..stats.clone()
+        let some = list.range((from, Unbounded)).map(|(_, lost)| lost);
+        let recent = some.filter(|lost| now.since(lost.lost_at) < LISTED_FOR);
+        let with_age = recent.map(|lost| ListenerStats {
+            lost_for: Some(now.since(lost.lost_at)),
+            ..lost.stats.clone()
         });
         with_age.take(count).collect()
     }
@@ -93,35 +92,33 @@ impl Hub {
     /// Takes the lost listeners that the log does not name yet.
     pub(crate) fn take_lost(&self) -> Named {
         let list = lock(&self.lost);
-        if list.unlogged.is_empty() {
+        if list.values().all(|lost| lost.is_logged) {
             return Named::default();
         }
-        let ids: HashSet<_> = list.lost.keys().copied().collect();
-        let lost = list.lost.values().map(|(stats, _)| &stats.listener_id);
-        let lost: HashSet<_> = lost.cloned().collect();
+        let ids: HashSet<_> = list.keys().copied().collect();
+        let lost = list.values().map(|lost| lost.stats.listener_id.clone());
+        let lost: HashSet<_> = lost.collect();
         drop(list);
         let mut back = HashSet::new();
-        let mut after = None;
-        loop {
-            let some = self.subscriptions_after(after, STEP);
-            for open in &some {
-                if lost.contains(&open.listener_id) && !ids.contains(&open.id) {
-                    back.insert(open.listener_id.clone());
-                }
-            }
-            after = some.last().map(|open| open.id);
-            if some.len() < STEP {
-                break;
-            }
+        let mut some = self.subscriptions_after(None, STEP);
+        while let Some(last) = some.last().map(|open| open.id) {
+            let others = some.iter().filter(|open| !ids.contains(&open.id));
+            let others = others.map(|open| open.listener_id.clone());
+            back.extend(others.filter(|id| lost.contains(id)));
+            some = self.subscriptions_after(Some(last), STEP);
         }
         let mut list = lock(&self.lost);
-        list.lost
-            .retain(|_, (stats, _)| !back.contains(&stats.listener_id));
-        let unlogged = std::mem::take(&mut list.unlogged).into_iter();
-        let lost = unlogged.filter_map(|id| list.lost.get(&id));
-        Named {
-            listeners: lost.map(|(stats, _)| stats.clone()).collect(),
-            others: std::mem::take(&mut list.others),
+        // One that came back and was lost meanwhile stays.
+        list.retain(|id, lost| !ids.contains(id) || !back.contains(&lost.stats.listener_id));
+        let all = list.values_mut();
+        let unlogged = all.filter(|lost| !lost.is_logged);
+        let mut listeners = Vec::new();
+        for lost in unlogged {
+            lost.is_logged = true;
+            listeners.push(lost.stats.clone());
         }
+        let others = listeners.len().saturating_sub(NAMED) as u64;
+        listeners.truncate(NAMED);
+        Named { listeners, others }
     }
 }

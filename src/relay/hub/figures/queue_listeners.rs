@@ -9,6 +9,7 @@ use std::{cmp::Reverse, sync::Arc, time::Duration};
 use super::super::{
     core::Hub,
     figures::QueueStats,
+    listeners::Listeners,
     mailbox::SubscriptionId,
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
@@ -29,7 +30,7 @@ pub(crate) struct QueueListener {
     pub(crate) polling: bool,
     /// It was woken and has not reported for this long.
     pub(crate) silent_for: Option<Duration>,
-    /// How long it has been handling the oldest of its messages, if that is of the queue.
+    /// How long it has been handling the oldest of its messages of the queue.
     pub(crate) busy_for: Option<Duration>,
 }
 
@@ -71,19 +72,21 @@ impl Hub {
         queue: &QueueAddress,
         now: Tick,
     ) -> (Option<QueueStats>, Vec<QueueListener>) {
-        let Some(entry) = self.entries.get(queue) else {
-            let nodes = self.shared.patterns.matching(queue);
-            let some = nodes.iter().flat_map(|node| {
-                let all = node.lock();
-                all.iter().take(LISTENERS).cloned().collect::<Vec<_>>()
-            });
-            let listeners = some.take(LISTENERS).map(|one| one.on_queue(None, now));
-            return (None, listeners.collect());
+        let entry = self.entries.get(queue);
+        let matching = Listeners {
+            nodes: self.shared.patterns.matching(queue),
+            ..Listeners::default()
         };
-        let subscriptions = entry.lock_with_nodes(now).first_subscriptions(LISTENERS);
-        let on_queue = |one: &Arc<Subscription>| one.on_queue(Some(&entry), now);
-        let listeners = subscriptions.iter().map(on_queue);
-        (Some(entry.stats(now)), listeners.collect())
+        let subscriptions = match &entry {
+            Some(entry) => entry.lock_with_nodes(now).first_subscriptions(LISTENERS),
+            None => matching.first(LISTENERS),
+        };
+        let listeners = subscriptions.iter();
+        let listeners = listeners.map(|one| one.on_queue(entry.as_deref(), now));
+        (
+            entry.as_ref().map(|entry| entry.stats(now)),
+            listeners.collect(),
+        )
     }
 
     /// Surveys some listeners after the given one. Returns where to continue, or `None` at the end.
@@ -103,12 +106,16 @@ impl Hub {
             survey.polling += usize::from(one.mailbox.polls(now));
             if let Some(span) = silent_for {
                 survey.silent_count += 1;
-                name(&mut survey.silent, one, span);
+                survey.silent.push(SurveyedListener::new(one, span));
             }
             if let Some(span) = busy_for.filter(|span| *span >= LONG) {
                 survey.busy_count += 1;
-                name(&mut survey.busy, one, span);
+                survey.busy.push(SurveyedListener::new(one, span));
             }
+        }
+        for named in [&mut survey.silent, &mut survey.busy] {
+            named.sort_by_key(|one| Reverse(one.span));
+            named.truncate(NAMED);
         }
         some.last().filter(|_| some.len() == STEP).map(|one| one.id)
     }
@@ -131,6 +138,7 @@ impl Subscription {
         let cursor = entry.and_then(|entry| inbox.get(entry));
         let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
         let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
+        let busy_since = cursor.and_then(|cursor| cursor.busy_since);
         let full_since = inbox.full_since.filter(|_| busy);
         QueueListener {
             listener_id: self.listener_id.clone(),
@@ -138,24 +146,17 @@ impl Subscription {
             full_for: full_since.map(|at| now.since(at)),
             polling: self.mailbox.polls(now),
             silent_for: inbox.silent_for(self, now).filter(|_| woken),
-            busy_for: entry.and_then(|entry| inbox.busy_with(entry, now)),
+            busy_for: busy_since.map(|since| now.since(since)),
         }
     }
 }
 
-/// Adds a listener, in the place of the one with the shortest span where the list is full.
-fn name(named: &mut Vec<SurveyedListener>, subscription: &Subscription, span: Duration) {
-    if named
-        .last()
-        .is_some_and(|least| named.len() == NAMED && least.span >= span)
-    {
-        return;
+impl SurveyedListener {
+    fn new(subscription: &Subscription, span: Duration) -> Self {
+        Self {
+            listener_id: subscription.listener_id.clone(),
+            queue: subscription.selectors.first().cloned(),
+            span,
+        }
     }
-    named.push(SurveyedListener {
-        listener_id: subscription.listener_id.clone(),
-        queue: subscription.selectors.first().cloned(),
-        span,
-    });
-    named.sort_by_key(|one| Reverse(one.span));
-    named.truncate(NAMED);
 }

@@ -3,13 +3,7 @@
 //! All queues are visited, some hundred in a step, and a map has the best so far. So a list costs no
 //! sort of all queues, and no lock is held between two of them. For rates they are visited twice.
 
-use std::{
-    borrow::Borrow,
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{borrow::Borrow, cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::super::{core::Hub, counters::saturate, figures::QueueStats, queue::QueueEntry};
 use crate::{
@@ -39,8 +33,9 @@ pub(crate) struct Ranking {
     best: BTreeMap<Rank, Arc<QueueEntry>>,
     visited: usize,
     last: Option<QueueAddress>,
-    /// The notifications at the newest visit, by the entries' numbers; for rates.
-    counted: HashMap<u64, u128>,
+    /// The notifications at the first visit, by the entries' numbers; for rates.
+    counted: BTreeMap<u64, u128>,
+    is_second: bool,
 }
 
 /// Greater is better; of two equal ones, the one that was visited first, which is by name.
@@ -48,7 +43,8 @@ type Rank = (u64, Reverse<usize>);
 
 /// Queues that one step visits: some hundred microseconds.
 const STEP: usize = 512;
-/// A queue without a notification for this long has no rate, and costs a list by rate no memory.
+/// A queue without a notification for this long at the first visit has no rate, and costs a list by rate no
+/// memory.
 const RECENT: Duration = Duration::from_secs(10);
 
 impl Ranking {
@@ -61,14 +57,15 @@ impl Ranking {
             best: BTreeMap::new(),
             visited: 0,
             last: None,
-            counted: HashMap::new(),
+            counted: BTreeMap::new(),
+            is_second: false,
         }
     }
 
     /// Begins again, for the rates since the visits so far.
     pub(crate) fn restart(&mut self) {
         self.best.clear();
-        self.last = None;
+        (self.last, self.is_second) = (None, true);
     }
 
     /// Adds an entry where it is one of the best.
@@ -87,8 +84,13 @@ impl Ranking {
             QueueOrder::Rate if now.since(state.active_at) > RECENT => 0,
             QueueOrder::Rate => {
                 let counted = state.counters.notifications;
-                let before = self.counted.insert(entry.number(), counted);
-                before.map_or(0, |before| saturate(counted.saturating_sub(before)))
+                drop(state);
+                if !self.is_second {
+                    self.counted.insert(entry.number(), counted);
+                    return 0;
+                }
+                let before = self.counted.get(&entry.number());
+                before.map_or(0, |before| saturate(counted.saturating_sub(*before)))
             }
             QueueOrder::Backlog => state.backlog(),
             QueueOrder::Idle if state.counters.sequence == state.start => u64::MAX,

@@ -82,6 +82,8 @@ impl Group {
         limit: &mut usize,
         batch: &mut WakeBatch,
     ) -> bool {
+        // It may be called for a head that no due work was run for.
+        self.note_counted(&head.counters, now);
         // The reason for events after the group's position.
         let counted = head.wake_reason(&self.position);
         let (head, has_increments) = (&head.counters, head.has_increments);
@@ -132,7 +134,6 @@ impl Group {
             if has_increments && (counted.is_some() || !all_idle) {
                 self.unserved |= given_capacity < needed || !all_idle;
             }
-            self.owed_up_to = self.owed_up_to.max(head.sequence);
             // Messages beyond all capacities are added to the last member's wake-up.
             let last = self.members.get_mut(last.id);
             if let Some(assignment) = last.and_then(|member| member.assignment.as_mut()) {

@@ -38,6 +38,8 @@ pub(crate) struct Members {
     pub(crate) wake_count: u64,
     /// A member that was woken after so many wake-ups was asked in this round.
     round_began: u64,
+    /// Those that were asked in this round.
+    tried: usize,
     /// The one that had its turn to become known last; at first any id.
     turn: Option<SubscriptionId>,
     /// All were known when so many had joined; `None`: some may not be.
@@ -133,7 +135,7 @@ impl Members {
 
     /// Each member may be asked once from now on.
     pub(crate) fn begin_round(&mut self) {
-        self.round_began = self.wake_count;
+        (self.round_began, self.tried) = (self.wake_count, 0);
     }
 
     /// Returns whether a member was asked in this round.
@@ -142,7 +144,7 @@ impl Members {
     }
 
     pub(crate) fn all_tried(&mut self) -> bool {
-        !self.has_fresh() && self.known().all(|member| self.is_tried(member))
+        self.are_all(self.tried)
     }
 
     /// Returns the members that were not asked in this round.
@@ -215,6 +217,7 @@ impl Members {
     /// The member is not known from now on.
     pub(crate) fn remove(&mut self, id: SubscriptionId) -> Option<Box<Member>> {
         let member = self.known.remove(&id)?;
+        self.tried -= usize::from(self.is_tried(&member));
         self.ready.remove(&member.rank());
         if let Some(end) = member.lease {
             self.leases.remove(&(end, id));
@@ -342,6 +345,8 @@ impl Members {
     pub(crate) fn postpone(&mut self, id: SubscriptionId) {
         self.wake_count += 1;
         let wake_count = self.wake_count;
+        let is_tried = self.get(id).is_none_or(|member| self.is_tried(member));
+        self.tried += usize::from(!is_tried);
         self.reorder(id, |member| member.woken_order = wake_count);
     }
 

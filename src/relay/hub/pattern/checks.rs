@@ -5,8 +5,8 @@
 //! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
 //! never made, or if a listener is told of some queues under its name. No report covers a check that
 //! found nothing, so silence proves nothing. Streams that come and go faster than the interval must not
-//! put the check off for ever: the first stream of a pattern is asked at once if it resumes, and told to
-//! catch up otherwise.
+//! put the check off for ever: the first stream of a pattern is asked at a random time of the interval if
+//! it resumes, and told to catch up otherwise.
 //!
 //! Locks: under that of a check the order of timers, the node's list, and inboxes.
 
@@ -69,9 +69,17 @@ impl PatternCheck {
 
 impl PatternNode {
     /// One member of the pattern's group must check it under its own name. Without members the node has
-    /// ended, and the first member of the next one checks.
+    /// ended, and the first member of the next one checks. Where one was asked that reads its stream and
+    /// has not taken it, that is enough.
     pub(in super::super) fn request_check(&self, now: Tick, batch: &mut WakeBatch) {
-        lock(&self.check).ask(self, now, batch);
+        let mut check = lock(&self.check);
+        let asked = check.asked.and_then(|id| self.lock().get(id).cloned());
+        let takes = |one: Arc<Subscription>| {
+            !one.mailbox.is_sending() && one.has_pattern_check(&self.selector)
+        };
+        if !asked.is_some_and(takes) {
+            check.ask(self, now, batch);
+        }
     }
 }
 
@@ -106,7 +114,7 @@ impl Hub {
                 if is_new {
                     check.sentinel = QueueCheck::new(&self.shared.config, node.number, now);
                     if let Some(sentinel) = check.sentinel.as_mut().filter(|_| is_resumed) {
-                        sentinel.due = now;
+                        sentinel.restart_at_random(now);
                     }
                     // Queues of the pattern may be among those that were forgotten before.
                     if self.floor.load(Ordering::Acquire) > 0 {
@@ -160,12 +168,11 @@ impl Hub {
         now: Tick,
     ) {
         let nodes = self.shared.patterns.of(subscription);
-        let matching = nodes.iter().filter(|node| node.selector.matches(queue));
-        for node in matching.filter(|node| !node.is_needed()) {
-            self.change_check(node, |check| {
-                if let Some(sentinel) = &mut check.sentinel {
-                    sentinel.reported(now);
-                }
+        for node in nodes.iter().filter(|node| node.selector.matches(queue)) {
+            self.change_check(node, |check| match &mut check.sentinel {
+                Some(sentinel) if node.is_needed() => sentinel.answered(subscription.id),
+                Some(sentinel) => _ = sentinel.reported(now),
+                None => {}
             });
         }
     }

@@ -95,7 +95,7 @@ impl Hub {
             let is_due = coordinator.is_some_and(|coordinator| coordinator.needs_reconcile);
             drop(state);
             if is_due {
-                self.reconcile(Arc::clone(entry), now, |_| {});
+                self.reconcile(Arc::clone(entry), now, |_, _| {});
             }
             self.forget_one(entry, (idle_since, now), Duration::ZERO);
         }

@@ -84,13 +84,6 @@ impl QueueState {
         coordinator.subscriber_joined(now);
     }
 
-    /// Returns whether the coordinator has due work, or its check is not in the timers' order yet: a
-    /// report has made it.
-    pub(crate) fn is_due(&self) -> bool {
-        let coordinator = self.coordinator.as_ref();
-        coordinator.is_some_and(|one| one.needs_reconcile || self.armed > one.reconcile_at)
-    }
-
     /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report
     /// repeats one of an earlier stream. Returns whether a check outside of groups found more than its
     /// listener's capacity.

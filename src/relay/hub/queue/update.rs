@@ -28,7 +28,7 @@ impl Hub {
         batch: &mut UpdateBatch,
     ) {
         let at = (now, timer_offset(entry.address()));
-        self.update(entry, false, now, batch, |state| {
+        self.update(entry, false, now, batch, |_, state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
             if listeners == 0 {
                 self.note_unserved(state, &run[0].queue);
@@ -66,31 +66,44 @@ impl Hub {
         now: Tick,
     ) {
         let mut batch = UpdateBatch::default();
-        let at = (now, timer_offset(entry.address()));
-        let full = self.reported_timers_are_full();
-        self.update(entry, false, now, &mut batch, |state| {
-            if delay.is_zero() {
-                state.count_timed(timer, now);
-                return true;
-            }
-            self.change_timers(state, |state| match full {
-                true => state.timers.add_limited(at, delay, timer),
-                false => state.timers.add(at, delay, timer),
-            });
-            false
+        self.update(entry, false, now, &mut batch, |entry, state| {
+            self.add_wake(entry, state, delay, timer, now)
         });
     }
 
-    /// Changes a live entry of this queue under its lock, and owes it to its subscribers where `count`
-    /// returns true. All changes of a counter and all new timers go through here. With `reconcile` it
-    /// runs the due work of the coordinator also where the queue has no group.
+    /// Counts a wake-up that is due now, or sets its timer; returns whether it was counted.
+    pub(in super::super) fn add_wake(
+        &self,
+        entry: &QueueEntry,
+        state: &mut QueueState,
+        delay: Duration,
+        timer: Timer,
+        now: Tick,
+    ) -> bool {
+        if delay.is_zero() {
+            state.count_timed(timer, now);
+            return true;
+        }
+        let at = (now, timer_offset(entry.address()));
+        let full = self.reported_timers_are_full();
+        self.change_timers(state, |state| match full {
+            true => state.timers.add_limited(at, delay, timer),
+            false => state.timers.add(at, delay, timer),
+        });
+        false
+    }
+
+    /// Changes a live entry of this queue under its lock, and owes it to its subscribers where `change`
+    /// returns true: it has counted. All changes of a counter, all new timers, and all listeners that
+    /// come, report or leave go through here. With `reconcile` it runs the due work of the coordinator
+    /// also where the queue has no group.
     pub(in super::super) fn update(
         &self,
         mut entry: Arc<QueueEntry>,
         reconcile: bool,
         now: Tick,
         batch: &mut UpdateBatch,
-        count: impl FnOnce(&mut QueueState) -> bool,
+        change: impl FnOnce(&Arc<QueueEntry>, &mut QueueState) -> bool,
     ) {
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
@@ -102,7 +115,7 @@ impl Hub {
         state.guard(&entry, now);
         let before = state.counters;
         let noted = state.noted.is_some().then(|| state.own_causes());
-        let counted = count(state);
+        let counted = change(&entry, state);
         batch.wakes.accepted_at = counted.then_some(now);
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;
@@ -116,7 +129,12 @@ impl Hub {
         let cluster = self.shared.config.cluster;
         let coordinator = state.coordinator.as_mut().filter(|_| cluster);
         let is_passed_on = coordinator.is_some_and(|one| one.take_passed_on());
-        let listed = cluster && state.own_causes() > 0 && self.increments.list(&entry, state);
+        if is_passed_on {
+            state.drop_unused_coordinator();
+        }
+        let is_checked = state.announced.as_ref().is_some_and(|one| one.checked);
+        let has_news = cluster && (is_checked || state.own_causes() > 0);
+        let listed = has_news && self.increments.list(&entry, state);
         // The fan-out assigns the rest.
         walks |= more && state.request_walk();
         let is_counted = state.counters.sequence != before.sequence;

@@ -56,6 +56,8 @@ pub(crate) struct Cursor {
     /// The newest report's number, and when it came.
     pub(crate) report_number: u64,
     pub(crate) reported_at: Tick,
+    /// Since when the listener handles the oldest of its messages of this queue, by the reports.
+    pub(crate) busy_since: Option<Tick>,
     /// Dequeue tasks by the newest report.
     pub(crate) tasks: u32,
 }
@@ -81,6 +83,7 @@ impl Cursor {
             reported_busy: false,
             report_number: 0,
             reported_at: Tick::default(),
+            busy_since: None,
             tasks: 0,
         }
     }

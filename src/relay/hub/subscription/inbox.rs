@@ -51,9 +51,6 @@ pub(crate) struct Inbox {
     drawn: Option<(NonZeroU64, usize)>,
     /// The first wake-up since the newest report.
     woken_at: Option<Tick>,
-    /// The queue of the oldest message that the listener handles, and when that began.
-    busiest: u64,
-    busy_since: Option<Tick>,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
     /// Since when the listener has run as many dequeue tasks as it may.
@@ -199,6 +196,10 @@ impl Inbox {
         self.rings()
     }
 
+    pub(crate) fn has_pattern_check(&self, pattern: usize) -> bool {
+        self.pattern_checks.contains_key(&pattern)
+    }
+
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
     pub(crate) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let some = self.cursors.values().take(STEP);
@@ -339,6 +340,13 @@ impl Inbox {
         let polled = report.state != ReportState::Unspecified
             && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
         (cursor.report_number, cursor.reported_at) = (report.number, now);
+        // Without a stated time its handling began with the first report.
+        cursor.busy_since = match (report.state, report.busy_for) {
+            (ReportState::Drained, _) => None,
+            (_, Some(age)) => Some(now - age),
+            (ReportState::Busy, None) => cursor.busy_since.or(Some(now)),
+            (ReportState::Unspecified, None) => cursor.busy_since,
+        };
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         let is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
@@ -381,7 +389,6 @@ impl Inbox {
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
         cursor.note_held(subscription, state);
         self.note_tasks(tasks, report.active_dequeue_tasks);
-        self.note_busy(entry.number(), report, now);
         let report = Report {
             sequence,
             ..report.clone()
@@ -425,31 +432,11 @@ impl Inbox {
         (!some.any(|cursor| cursor.reported_busy)).then_some(silent)
     }
 
-    /// Returns how long the listener has been handling the oldest of its messages.
+    /// Returns how long the listener has been handling the oldest of its messages, of some of its queues.
     pub(crate) fn busy_for(&self, now: Tick) -> Option<Duration> {
-        self.busy_since.map(|since| now.since(since))
-    }
-
-    /// The same, if that message is of this queue.
-    pub(crate) fn busy_with(&self, entry: &QueueEntry, now: Tick) -> Option<Duration> {
-        let busiest = self.busiest == entry.number();
-        self.busy_for(now).filter(|_| busiest)
-    }
-
-    /// Notes since when the listener handles a message of the reported queue. Without a stated time that
-    /// began with the first report.
-    fn note_busy(&mut self, at: u64, report: &Report, now: Tick) {
-        let is_busiest = self.busiest == at;
-        let since = match (report.state, report.busy_for) {
-            (ReportState::Drained, _) if is_busiest => None,
-            (ReportState::Drained, _) => return,
-            (_, Some(age)) => Some(now - age),
-            (ReportState::Busy, None) => self.busy_since.filter(|_| is_busiest).or(Some(now)),
-            (_, None) => return,
-        };
-        if is_busiest || self.busy_since.is_none_or(|known| since < Some(known)) {
-            (self.busiest, self.busy_since) = (at, since);
-        }
+        let some = self.cursors.values().take(STEP);
+        let oldest = some.filter_map(|cursor| cursor.busy_since).min();
+        oldest.map(|since| now.since(since))
     }
 
     /// Takes the revision that was drawn last, where all wake-ups before it were sent.

@@ -80,6 +80,11 @@ impl Mailbox {
         before & SENDING == 0 && (before & ASSIGNED == 0 || before & TURNS != 0)
     }
 
+    /// Returns whether the stream has an unsent frame: it may never read.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.stream.load(Ordering::Acquire) & SENDING != 0
+    }
+
     /// The stream's transport got a frame.
     pub(crate) fn begin_send(&self) {
         if self.stream.load(Ordering::Acquire) & SENDING == 0 {

@@ -41,57 +41,45 @@ impl Hub {
             return Err(Error::invalid("queue_name", rule));
         }
         self.check_report(&subscription, report)?;
-        let mut entry = self.entry(&report.queue, now)?;
-        let mut guard = entry.lock_with_nodes(now);
-        while guard.is_dead {
-            drop(guard);
-            self.replace_dead(&mut entry, now);
-            guard = entry.lock_with_nodes(now);
-        }
-        let state = &mut *guard;
-        // R8: the end of a busy listener sets a timer, also beyond the limits. Another listener has no
-        // cursor there, and its report covers nothing: a BUSY that comes after it keeps the queue until the
-        // next report.
-        let is_busy = report.state == ReportState::Busy;
-        if let Some(group) = state.group_of(&subscription) {
-            group.members.admit(&entry, &subscription, is_busy);
-        }
-        let mut inbox = subscription.lock();
-        if subscription.mailbox.is_closed() {
-            // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
-            // decided then.
-            if planted!(ReportAfterEnd) {
-                return Ok(());
+        let entry = self.entry(&report.queue, now)?;
+        let (mut batch, mut is_closed) = (UpdateBatch::default(), false);
+        self.update(entry, true, now, &mut batch, |entry, state| {
+            // R8: the end of a busy listener sets a timer, also beyond the limits. Another listener has
+            // no cursor there, and its report covers nothing: a BUSY that comes after it keeps the queue
+            // until the next report.
+            let is_busy = report.state == ReportState::Busy;
+            if let Some(group) = state.group_of(&subscription) {
+                group.members.admit(entry, &subscription, is_busy);
             }
+            let mut inbox = subscription.lock();
+            is_closed = subscription.mailbox.is_closed();
+            if is_closed {
+                // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
+                // decided then.
+                return false;
+            }
+            _ = inbox.get_or_insert(entry, &subscription, is_busy);
+            let finds_more = inbox.report(&subscription, (entry, state), report, now);
+            self.note_load(&mut inbox, &subscription);
             drop(inbox);
-            drop(guard);
-            // The report may have made the entry, whose check is not in the timers' order yet.
-            self.reconcile(entry, now, |_| {});
-            return Err(unknown_subscription());
-        }
-        _ = inbox.get_or_insert(&entry, &subscription, is_busy);
-        state.guard(&entry, now);
-        let finds_more = inbox.report(&subscription, (&entry, state), report, now);
-        self.note_load(&mut inbox, &subscription, now);
-        drop(inbox);
-        let is_due = state.is_due();
-        let is_checked = state.announced.as_ref().is_some_and(|one| one.checked);
-        let listed = is_checked && self.increments.list(&entry, state);
-        drop(guard);
-        if listed {
-            self.increments.waker.wake();
+            // R11: no listener was told of these messages, so all are woken as by a notification.
+            let at_once = finds_more.then_some(Duration::ZERO);
+            let mut is_counted = false;
+            for delay in at_once.into_iter().chain(report.visible_in) {
+                is_counted |= self.add_wake(entry, state, delay, Timer::default(), now);
+            }
+            is_counted
+        });
+        drop(batch);
+        if is_closed {
+            return match planted!(ReportAfterEnd) {
+                true => Ok(()),
+                false => Err(unknown_subscription()),
+            };
         }
         self.sweep(&subscription, 0, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.pattern_reported(&subscription, &report.queue, now);
-        }
-        if is_due {
-            self.reconcile(Arc::clone(&entry), now, |_| {});
-        }
-        // R11: no listener was told of these messages, so all are woken as by a notification.
-        let delays = finds_more.then_some(Duration::ZERO);
-        for delay in delays.into_iter().chain(report.visible_in) {
-            self.wake_after(Arc::clone(&entry), delay, Timer::default(), now);
         }
         Ok(())
     }
@@ -102,14 +90,14 @@ impl Hub {
         &self,
         entry: Arc<QueueEntry>,
         now: Tick,
-        change: impl FnOnce(&mut QueueState),
+        change: impl FnOnce(&Arc<QueueEntry>, &mut QueueState),
     ) {
         if entry.lock().is_dead {
             return;
         }
         let mut batch = UpdateBatch::default();
-        self.update(entry, true, now, &mut batch, |state| {
-            change(state);
+        self.update(entry, true, now, &mut batch, |entry, state| {
+            change(entry, state);
             false
         });
     }
@@ -130,7 +118,7 @@ impl Hub {
             // A batch whose queues are gone counts as one.
             left -= turns.len().max(1);
             for entry in turns {
-                self.reconcile(entry, now, |state| {
+                self.reconcile(entry, now, |_, state| {
                     if let Some(group) = state.group_of(subscription) {
                         group.members.set_ready(subscription.id);
                     }

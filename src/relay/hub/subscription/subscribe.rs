@@ -17,6 +17,7 @@ use super::super::{
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
+    fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
@@ -84,12 +85,11 @@ impl Hub {
         let subscription = Arc::new(Subscription::new(id, options, life, pool, now));
         let entries = self.admit(&subscription, now)?;
         let resumed = self.resumed_at(options, subscription.digest);
-        self.note_load(&mut subscription.lock(), &subscription, now);
+        self.note_load(&mut subscription.lock(), &subscription);
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
         self.note_found(&options.listener_id, now);
-        let mut batch = WakeBatch::default();
         for entry in entries {
-            self.join_named(&subscription, entry, resumed, now, &mut batch);
+            self.join_named(&subscription, entry, resumed, now);
         }
         if subscription.has_pattern() {
             self.join_patterns(&subscription, resumed, now);
@@ -129,43 +129,31 @@ impl Hub {
     fn join_named(
         &self,
         subscription: &Arc<Subscription>,
-        mut entry: Arc<QueueEntry>,
+        entry: Arc<QueueEntry>,
         resumed: Option<u64>,
         now: Tick,
-        batch: &mut WakeBatch,
     ) {
-        let mut guard = entry.lock_with_nodes(now);
-        while guard.is_dead {
-            drop(guard);
-            self.replace_dead(&mut entry, now);
-            guard = entry.lock_with_nodes(now);
-        }
-        let state = &mut *guard;
-        if let Some(group) = &subscription.group
-            && state.has_room(&entry.shared, group)
-        {
-            state.join(&entry, group, subscription, now);
-        } else {
-            // A member that the queue has no room for is woken as a subscriber without a group; it
-            // resumes by no number.
-            state.start_sentinel(&entry, now);
-            state.outside.named.insert(subscription);
-            state.told = 0;
-            // While a walk has events to owe, the queue counts as changed: the CATCH_UP joins them.
-            let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
-            if !is_told {
-                subscription.owe(&entry, state, Owed::CatchUp, batch);
+        let (mut batch, mut wakes) = (UpdateBatch::default(), WakeBatch::default());
+        self.update(entry, true, now, &mut batch, |entry, state| {
+            if let Some(group) = &subscription.group
+                && state.has_room(&entry.shared, group)
+            {
+                state.join(entry, group, subscription, now);
+            } else {
+                // A member that the queue has no room for is woken as a subscriber without a group; it
+                // resumes by no number.
+                state.start_sentinel(entry, now);
+                state.outside.named.insert(subscription);
+                state.told = 0;
+                // While a walk has events to owe, the queue counts as changed: the CATCH_UP joins them.
+                let is_told = resumed.is_some_and(|revision| state.changed_at <= revision);
+                if !is_told {
+                    subscription.owe(entry, state, Owed::CatchUp, &mut wakes);
+                }
             }
-        }
-        note_joined(subscription, state, now);
-        drop(guard);
-        if subscription.group.is_some() || self.has_sentinel() {
-            self.reconcile(entry, now, |_| {});
-        }
-    }
-
-    pub(in super::super) fn has_sentinel(&self) -> bool {
-        !self.shared.config.sentinel_interval.is_zero()
+            note_joined(subscription, state, now);
+            false
+        });
     }
 
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
@@ -184,7 +172,7 @@ impl Hub {
                 None => _ = introduction.waiting.pop(),
             }
             for entry in some {
-                self.reconcile(entry, now, QueueState::look_again);
+                self.reconcile(entry, now, |_, state| state.look_again());
             }
         }
         while left > 0
@@ -264,30 +252,27 @@ impl Hub {
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        let mut guard = entry.lock_with_nodes(now);
-        let state = &mut *guard;
-        // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
-        if state.is_dead || subscription.names(entry.address()) {
+        if subscription.names(entry.address()) {
             return;
         }
-        state.start_sentinel(&entry, now);
-        let since = introduction.resumed;
-        let is_told = since.is_some_and(|revision| state.changed_at <= revision);
-        if subscription.group.is_some() {
-            introduction.named += 1;
-            if let Some(group) = state.group_of(subscription) {
-                group.request_first_check();
+        // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
+        self.reconcile(entry, now, |entry, state| {
+            state.start_sentinel(entry, now);
+            let since = introduction.resumed;
+            let is_told = since.is_some_and(|revision| state.changed_at <= revision);
+            if subscription.group.is_some() {
+                introduction.named += 1;
+                if let Some(group) = state.group_of(subscription) {
+                    group.request_first_check();
+                }
+            } else if !is_told {
+                introduction.named += 1;
+                subscription.owe(entry, state, Owed::CatchUp, batch);
             }
-        } else if !is_told {
-            introduction.named += 1;
-            subscription.owe(&entry, state, Owed::CatchUp, batch);
-        }
-        state.told = 0;
-        note_joined(subscription, state, now);
-        drop(guard);
-        if subscription.group.is_some() || self.has_sentinel() {
-            self.reconcile(entry, now, QueueState::look_again);
-        }
+            state.told = 0;
+            note_joined(subscription, state, now);
+            state.look_again();
+        });
     }
 
     /// Makes the entries of the queues that the subscription names, and counts them in the limits.
@@ -339,7 +324,7 @@ impl Hub {
         let is_owed = was_open && subscription.group.is_some() && inbox.is_owed();
         // Under the lock: who makes a cursor finds it open, or leaves it to this.
         subscription.mailbox.close();
-        self.note_load(&mut inbox, subscription, now);
+        self.note_load(&mut inbox, subscription);
         drop(inbox);
         if was_open {
             self.leave_named(subscription, now);
@@ -361,22 +346,19 @@ impl Hub {
             let Some(entry) = self.entries.get(&address) else {
                 continue;
             };
-            let mut state = entry.lock();
-            let needs_reconcile = if state.outside.named.contains(subscription.id) {
-                state.remove_subscriber(subscription.id, now)
-            } else if let Some(group) = state.group_of(subscription)
-                && group.members.leave_named(subscription)
-            {
-                state.note_left(now);
-                true
-            } else {
-                continue;
-            };
-            state.note(|sequence| Decision::about(subscription, DecisionKind::Left, sequence, now));
-            drop(state);
-            if needs_reconcile {
-                self.reconcile(entry, now, |_| {});
-            }
+            self.reconcile(entry, now, |_, state| {
+                if state.outside.named.contains(subscription.id) {
+                    state.remove_subscriber(subscription.id, now);
+                } else if let Some(group) = state.group_of(subscription)
+                    && group.members.leave_named(subscription)
+                {
+                    state.note_left(now);
+                } else {
+                    return;
+                }
+                let kind = DecisionKind::Left;
+                state.note(|sequence| Decision::about(subscription, kind, sequence, now));
+            });
         }
         let count = subscription.named as u64;
         self.shared.cursors.give_back(subscription, count);
@@ -401,24 +383,19 @@ impl Hub {
                 self.shared.cursors.give_back(subscription, 1);
             }
             let busy = cursor.is_busy(*closed_at, subscription);
-            let mut state = cursor.entry.lock();
-            state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
-            state.held -= u32::from(cursor.holds);
-            let needs_reconcile = match cursor.is_member {
-                true => {
-                    if let Some(group) = state.group_of(subscription) {
-                        group.leave(subscription.id, busy, now);
-                    }
-                    state.note_left(now);
-                    true
+            // R16: redelivered at once, and by a timer when its messages are visible again. A cursor
+            // that holds its entry has a live one.
+            self.reconcile(Arc::clone(&cursor.entry), now, |_, state| {
+                state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
+                state.held -= u32::from(cursor.holds);
+                if !cursor.is_member {
+                    return state.subscriber_left(subscription.id, now);
                 }
-                false => state.subscriber_left(subscription.id, now),
-            };
-            drop(state);
-            if needs_reconcile || busy {
-                // R16: redelivered at once, and by a timer when its messages are visible again.
-                self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
-            }
+                if let Some(group) = state.group_of(subscription) {
+                    group.leave(subscription.id, busy, now);
+                }
+                state.note_left(now);
+            });
             if busy && !planted!(NoTimerForBusy) {
                 let end = *closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
                 let (delay, timer) = (end.since(now), Timer::default());
@@ -452,7 +429,7 @@ impl Hub {
                 continue;
             }
             if let Some(cursor) = inbox.remove_settled(&entry, subscription, now) {
-                self.note_load(&mut inbox, subscription, now);
+                self.note_load(&mut inbox, subscription);
                 state.held -= u32::from(cursor.holds);
                 if let Some(group) = state.group_of(subscription) {
                     group.members.remove(subscription.id);

@@ -53,7 +53,7 @@ pub(crate) trait WakeSink {
 }
 
 /// A Wake as values: at most 256 entries and 32 KiB, computed with each entry's greatest size.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct WakeBuilder {
     pub(crate) work: Vec<WorkDetected>,
     bytes: usize,
@@ -72,23 +72,14 @@ impl EncodingCache {
     }
 }
 
-impl Default for WakeBuilder {
-    fn default() -> Self {
-        Self {
-            work: Vec::new(),
-            bytes: Limits::WAKE_BYTES,
-        }
-    }
-}
-
 impl WakeSink for WakeBuilder {
     fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
         let entry = entry.to_work();
-        let left = self.bytes.checked_sub(entry.encoded_at_most());
-        let has_room = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
+        let bytes = self.bytes + entry.encoded_at_most();
+        let has_room = self.work.len() < Limits::WAKE_ENTRIES && bytes <= Limits::WAKE_BYTES;
         let fits = has_room || planted!(WakeUnbounded);
         if fits {
-            self.bytes = left.unwrap_or(0);
+            self.bytes = bytes;
             self.work.push(entry);
         }
         fits

@@ -118,7 +118,7 @@ fn queues_whose_increments_wait_for_a_frame_do_not_give_way_to_others() {
     };
     let refused = notify_c(after(SECOND)).expect_err("no room");
     assert_eq!(refused.kind(), ErrorKind::Exhausted);
-    hub.set_degraded_from(START, START);
+    hub.set_degraded_from(START);
     let refused = notify_c(after(2 * SECOND)).expect_err("no room");
     assert_eq!(
         refused.kind(),
@@ -405,14 +405,14 @@ fn a_missing_relay_makes_each_group_check_once_also_one_without_members() {
 fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
     let hub = clustered();
     let (_, waker) = Alarm::new();
-    hub.set_degraded_from(START, START);
+    hub.set_degraded_from(START);
     let mut stream = feed_at(&hub, &options(&["a"]), START);
     let (events, _) = sent(&mut stream, START, &waker);
     let SubscribeEvent::Welcome(welcome) = &events[0] else {
         panic!("{events:?}");
     };
     assert!(welcome.degraded);
-    hub.set_degraded_from(Tick::NEVER, after(SECOND));
+    hub.set_degraded_from(Tick::NEVER);
     let (events, _) = sent(&mut stream, after(SECOND), &waker);
     assert!(
         matches!(
@@ -426,7 +426,7 @@ fn a_degraded_relay_says_so_in_its_first_message_and_at_once() {
     );
     let (events, until) = sent(&mut stream, after(SECOND), &waker);
     assert_eq!((events.len(), until), (0, after(11 * SECOND)));
-    hub.set_degraded_from(after(2 * SECOND), after(SECOND));
+    hub.set_degraded_from(after(2 * SECOND));
     let (events, _) = sent(&mut stream, after(3 * SECOND), &waker);
     assert!(
         matches!(
@@ -444,7 +444,7 @@ fn a_stream_with_a_wake_to_send_is_told_first_that_the_relay_is_degraded() {
     let mut stream = feed_at(&hub, &options(&["a"]), START);
     sent(&mut stream, START, &waker);
     notify(&hub, "a");
-    hub.set_degraded_from(START, START);
+    hub.set_degraded_from(START);
     let (events, _) = sent(&mut stream, after(SECOND), &waker);
     assert!(
         matches!(

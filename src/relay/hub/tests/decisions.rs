@@ -253,7 +253,7 @@ fn the_listeners_of_a_queue_are_silent_busy_or_at_capacity_there() {
     assert_eq!(now(12)[0].full_for, None);
     // The oldest of its messages is of another queue.
     say(&hub, &listener, &busy("mails", [2, 2], 9), at(10));
-    assert_eq!(now(12)[0].busy_for, None);
+    assert_eq!(now(12)[0].busy_for, Some(4 * SECOND));
     say(
         &hub,
         &member,

@@ -109,7 +109,7 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     let subscription = settled(&hub, &["orders", "bad"]);
     let count = |name: &str, batch: &mut UpdateBatch| {
         let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
-        hub.update(queue_entry, false, START, batch, |state| {
+        hub.update(queue_entry, false, START, batch, |_, state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
             state.count(&Arc::from("tests"), &notification(name), START);
             true

@@ -117,7 +117,7 @@ fn lost_listeners_are_listed_for_an_hour_or_until_they_come_back() {
     }
     assert_eq!(lost(START).len(), 256, "the newest ones");
     let logged = hub.take_lost();
-    assert_eq!((logged.listeners.len(), logged.others), (8, 292));
+    assert_eq!((logged.listeners.len(), logged.others), (8, 248));
     assert!(hub.take_lost().listeners.is_empty());
     let back = subscribe_with(&hub, &named(299), START);
     assert_eq!(lost(START).len(), 255);

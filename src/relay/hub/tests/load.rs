@@ -60,12 +60,13 @@ fn each_sleeping_pair_avoids_a_poll_in_each_assumed_poll() {
     let (busy, empty) = (ReportState::Busy, ReportState::Drained);
     say(&hub, &both, &with_tasks("orders", busy, 1), at(10));
     say(&hub, &both, &with_tasks("orders", busy, 7), at(15));
-    say(&hub, &both, &with_tasks("orders", empty, 0), at(20));
     assert_eq!(avoided(20), 10 + 5);
+    say(&hub, &both, &with_tasks("orders", empty, 0), at(20));
     // Cut off from the other relays, its listener polls.
-    hub.set_degraded_from(at(30), at(20));
+    hub.set_degraded_from(at(30));
     assert_eq!(avoided(40), 15 + 10);
-    hub.set_degraded_from(Tick::NEVER, at(50));
+    assert_eq!(avoided(50), 25);
+    hub.set_degraded_from(Tick::NEVER);
     assert_eq!(avoided(60), 25 + 10);
     hub.unsubscribe(&both, at(60));
     assert_eq!(avoided(1_000), 35);

@@ -13,19 +13,21 @@ use tonic::{
     Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    service::Routes,
 };
 
 use super::{Access, calls::Call};
 use crate::{
     error::Error,
-    relay::{auth::Tickets, server::http2::tls::Peer},
+    relay::{
+        auth::Tickets,
+        server::http2::{routes::ServiceRoutes, tls::Peer},
+    },
 };
 
 /// The services, and who may call them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalCalls {
-    pub(crate) routes: Routes,
+    pub(crate) routes: ServiceRoutes,
     pub(crate) access: Access,
     pub(crate) door: ConsoleDoor,
 }

@@ -8,7 +8,6 @@ use tokio::{
     sync::OwnedSemaphorePermit,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
 use tracing::Instrument as _;
 
 use super::{
@@ -16,6 +15,7 @@ use super::{
     all_connections::{Addresses, Connections},
     connection::{self, Transport, read_preface},
     incidents::Incident,
+    routes::ServiceRoutes,
     server_limits::ServerLimits,
     tls::{Peer, PeerCertificate, ServerTls, Tls},
 };
@@ -94,7 +94,7 @@ impl Server {
     pub(crate) fn start(
         port: Port,
         config: &ServerConfig,
-        routes: Routes,
+        routes: ServiceRoutes,
         draining: CancellationToken,
         short_of_memory: impl Fn(bool) + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -118,7 +118,7 @@ impl Server {
         });
         let accept = AcceptLoop {
             access: config.access.clone(),
-            routes: routes.prepare(),
+            routes,
             addresses: Addresses::new(config.limits.max_connections_per_address, config.listen),
             connections: Arc::clone(&connections),
         };
@@ -168,7 +168,7 @@ impl Drop for Server {
 #[derive(Clone)]
 struct AcceptLoop {
     access: Access,
-    routes: Routes,
+    routes: ServiceRoutes,
     addresses: Addresses,
     connections: Arc<Connections>,
 }

@@ -14,17 +14,21 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
-use tonic::{Status, body::Body, service::Routes};
+use tonic::{Status, body::Body};
 use tower::Service;
 
 use super::{
     activity::{Activity, StreamShares},
     body::{RequestBody, discard_body},
     incidents::Incident,
+    routes::ServiceRoutes,
 };
 
 use crate::{
-    base::task::{Work, spend},
+    base::{
+        task::{Work, spend},
+        text::opaque_debug,
+    },
     relay::server::access::{
         Access,
         calls::{Call, CallKind, Right},
@@ -35,7 +39,7 @@ use crate::{
 /// The routes of one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionService {
-    routes: Routes,
+    routes: ServiceRoutes,
     activity: Arc<Activity>,
     access: Access,
 }
@@ -57,14 +61,13 @@ struct Admitted {
 
 /// The future of an answer. Not an `async` block, because that would store the routes' future twice
 /// while the stream is open.
-#[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "a box would be an allocation for each request, to save nothing but for refusals"
 )]
 pub(crate) enum Answer {
     Routed {
-        routes: <Routes as Service<Request<Body>>>::Future,
+        routes: <ServiceRoutes as Service<Request<Body>>>::Future,
         /// Moves to the answer.
         stream: Option<StreamShares>,
         /// Of a caller that is not known yet.
@@ -79,7 +82,7 @@ const GRPC: &[u8] = b"application/grpc";
 const STATUS: &str = "grpc-status";
 
 impl ConnectionService {
-    pub(crate) fn new(routes: Routes, activity: Arc<Activity>, access: Access) -> Self {
+    pub(crate) fn new(routes: ServiceRoutes, activity: Arc<Activity>, access: Access) -> Self {
         Self {
             routes,
             activity,
@@ -219,6 +222,8 @@ impl hyper::body::Body for ResponseBody {
         self.body.size_hint()
     }
 }
+
+opaque_debug!(Answer);
 
 /// A message beyond its limit is OUT_OF_RANGE for tonic, and RESOURCE_EXHAUSTED for other
 /// implementations. Clients take the first for an error that stays.

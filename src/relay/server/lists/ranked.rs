@@ -30,7 +30,7 @@ use crate::{
 
 /// Queues of one request by name: their entries have at most 56 KiB.
 const MAX_NAMED: usize = 64;
-/// Rates are those of so long a time. Less than the time in which a peer must answer.
+/// Rates are those of so long a time.
 const RATE_SPAN: Duration = Duration::from_millis(500);
 
 fn order_of(request: &proto::ListQueuesRequest) -> Result<QueueOrder> {
