@@ -141,9 +141,10 @@ impl World {
     ) {
         let (lately, count) = (self.was_refused_lately(), refused.len());
         self.note_refusal();
-        // A remembered group keeps its queue, and so does a walk that waits; no statistic shows that.
+        // A remembered group keeps its queue, and so does a walk that waits or goes on; no statistic shows
+        // that.
         let grouped = self.plan.listeners.iter().any(|one| one.group.is_some());
-        let kept = grouped || hub.has_deferred_work();
+        let kept = grouped || hub.has_deferred_work() || self.relay.has_walk();
         if !lately && !kept && has_room {
             self.violate(|| format!("R19: {count} new queues are refused, and there is room"));
         }

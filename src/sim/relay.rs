@@ -160,6 +160,11 @@ impl RelayNode {
         }
     }
 
+    /// Returns whether a walk has begun and not ended.
+    pub(super) fn has_walk(&self) -> bool {
+        self.walk.is_some()
+    }
+
     fn waker(&self, ring: Ring) -> Waker {
         let bell = Arc::clone(&self.bell);
         Waker::from(Arc::new(Ringer { bell, ring }))
