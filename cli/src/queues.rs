@@ -18,8 +18,9 @@ that a listener read last, DEPTH AGE ago. IDLE FOR is the time since the last no
 wake-up, SEQUENCE their number, TIMERS those that wait. NOTIFICATIONS, MESSAGES and PAYLOAD SIZE add up \
 what publishers stated.
 
---order: `rate` has the most notifications in half a second first, and takes that long; `backlog` the largest one, `idle` the longest without a notification, `listeners` the fewest. These \
-orders show the first 100 queues.")]
+--order: `rate` has the most notifications in half a second first, and takes that long; `backlog` the \
+largest one, `idle` the longest without a notification, `listeners` the fewest. These orders show the \
+first 100 queues.")]
 pub(super) struct Args {
     /// Only queues whose ACCOUNT/NAME contains this text
     #[arg(long, value_name = "TEXT")]

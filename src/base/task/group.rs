@@ -428,18 +428,68 @@ mod tests {
             Poll::Pending
         }));
         let mut polls = 0;
-        let main = group.clone();
-        let mut run = Box::pin(main.run(std::future::poll_fn(move |_| {
+        let mut run = Box::pin(group.run(std::future::poll_fn(move |_| {
             polls += 1;
             match polls {
                 1 => Poll::Pending,
-                polls => Poll::Ready(polls),
+                _ => Poll::Ready(()),
             }
         })));
         let one = std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx)));
         assert!(one.await.is_pending(), "polled once");
-        group.wake_main();
-        assert_eq!(run.await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_member_has_the_main_future_polled_in_the_same_poll_of_the_task() {
+        let group = TaskGroup::default();
+        let (of_member, mut turns) = (group.clone(), 0);
+        group.add(std::future::poll_fn(move |cx| {
+            turns += 1;
+            // In the first turn the main future is polled in any case.
+            match turns {
+                1 => cx.waker().wake_by_ref(),
+                _ => of_member.wake_main(),
+            }
+            Poll::Pending
+        }));
+        let mut polls = 0;
+        let mut run = Box::pin(group.run(std::future::poll_fn(move |_| {
+            polls += 1;
+            match polls {
+                1 => Poll::Pending,
+                _ => Poll::Ready(()),
+            }
+        })));
+        let one = std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx)));
+        assert!(one.await.is_ready(), "polled twice");
+    }
+
+    struct Ignored;
+
+    impl Wake for Ignored {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_waker_that_outlives_its_member_does_not_keep_the_task() {
+        let group = TaskGroup::default();
+        let (out, kept) = std::sync::mpsc::channel();
+        group.add(std::future::poll_fn(move |cx| {
+            out.send(cx.waker().clone()).expect("it is received");
+            Poll::Pending
+        }));
+        let mut run = Box::pin(group.run(std::future::pending::<()>()));
+        let task = Arc::new(Ignored);
+        let waker = Waker::from(Arc::clone(&task));
+        assert!(
+            run.as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        let kept = kept.recv().expect("it was polled");
+        drop((waker, run));
+        assert_eq!(Arc::strong_count(&task), 1);
+        drop(kept);
     }
 
     /// Spends a unit of the budget in each poll that has one, and counts them.

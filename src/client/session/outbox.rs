@@ -118,6 +118,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Returns whether a relay has refused it for want of room before.
+    pub(super) fn was_kept(&self) -> bool {
+        self.due > Tick::default()
+    }
+
     /// Adds another notification with the same key.
     pub(super) fn merge(&mut self, other: Self) {
         let (kept, new) = (&mut self.notification, other.notification);

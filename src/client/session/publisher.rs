@@ -229,7 +229,7 @@ impl PublisherSession {
                 // counted.
                 true => {
                     self.waiters.purge(&mut entry.waiters);
-                    if entry.due > Tick::default() {
+                    if entry.was_kept() {
                         entry.due = now.after_on_grid(KEPT_FOR);
                         self.kept.push(entry);
                     } else {
@@ -402,7 +402,7 @@ impl PublisherSession {
         for mut entry in entries.into_iter().rev() {
             self.waiters.purge(&mut entry.waiters);
             // One that was kept stays so: those that wait for the first time have a limit of their own.
-            match entry.due > Tick::default() {
+            match entry.was_kept() {
                 true => self.kept.put_back(entry),
                 false => self.pending.put_back(entry),
             }
@@ -413,7 +413,7 @@ impl PublisherSession {
     fn keep(&mut self, mut entry: Entry, error: &Error, now: Tick) {
         let limit = self.config.max_pending;
         // One that was kept before stays.
-        let was_kept = entry.due > Tick::default() || self.kept.contains(&entry.key);
+        let was_kept = entry.was_kept() || self.kept.contains(&entry.key);
         let is_kept = was_kept || self.kept.len() < limit;
         let refusal = if is_kept {
             error.clone()

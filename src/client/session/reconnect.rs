@@ -122,13 +122,11 @@ impl Reconnect {
     pub(crate) fn opened(&mut self, now: Tick) {
         self.phase = Phase::Open(None);
         let dead = self.heartbeat * 5 / 2;
-        self.expect_message(
-            now + if self.announced {
-                dead.min(SHORT_RECONNECT)
-            } else {
-                dead
-            },
-        );
+        let silence = match self.announced {
+            true => dead.min(SHORT_RECONNECT),
+            false => dead,
+        };
+        self.expect_message(now + silence);
     }
 
     /// A message arrived, so the stream is alive.

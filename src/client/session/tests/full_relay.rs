@@ -202,8 +202,8 @@ fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
     assert_eq!(relay.counted.len(), 2_000);
 }
 
-#[test]
-fn refused_queues_leave_healthy_ones_their_room() {
+/// Returns a publisher that keeps as many entries as it may have pending ones: four.
+fn with_four_kept() -> PublisherSession {
     let config = PublisherConfig {
         max_pending: 4,
         ..PublisherConfig::default()
@@ -213,21 +213,19 @@ fn refused_queues_leave_healthy_ones_their_room() {
         post(&mut session, &format!("a/new-{n}"), at(0));
         relay.serve(&mut session, at(0));
     }
+    session
+}
+
+#[test]
+fn refused_queues_leave_healthy_ones_their_room() {
+    let mut session = with_four_kept();
     let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
     assert!(known.is_ok());
 }
 
 #[test]
 fn kept_entries_of_a_relay_that_is_cut_off_leave_healthy_ones_their_room() {
-    let config = PublisherConfig {
-        max_pending: 4,
-        ..PublisherConfig::default()
-    };
-    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
-    for n in 0..4 {
-        post(&mut session, &format!("a/new-{n}"), at(0));
-        relay.serve(&mut session, at(0));
-    }
+    let mut session = with_four_kept();
     let cut_off = || Err(Error::new(ErrorKind::Unavailable, "cut off"));
     for retry in 1..=3 {
         let due = session.next_at();

@@ -11,13 +11,10 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use hyper::{
-    rt::{Sleep, Timer},
-    server::conn::http2,
-};
+use hyper::server::conn::http2;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
@@ -26,7 +23,9 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use super::{activity::Activity, routes::ServiceRoutes, service::ConnectionService};
+use super::{
+    activity::Activity, ping_timer::PingTimer, routes::ServiceRoutes, service::ConnectionService,
+};
 use crate::{
     base::{
         causes::causes,
@@ -54,8 +53,6 @@ const CONNECTION_WINDOW: u32 = 1152 * 1024;
 /// A silent peer gets a PING after this time. Without an answer in time its connection is dead.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// These times are kept within so much.
-const PING_LATE: Duration = Duration::from_secs(1);
 
 /// Serves a connection whose preface was read. Ends when the peer closes it, and as [`Activity`] says.
 pub(crate) async fn serve(
@@ -103,54 +100,6 @@ pub(crate) async fn serve(
         polled
     }));
     served.await
-}
-
-/// hyper's timer for its pings.
-#[derive(Debug)]
-struct PingTimer;
-
-pin_project_lite::pin_project! {
-    /// A wait that is over from [`PING_LATE`] before its deadline on, and wakes its connection as long after
-    /// it: so a ping is one write with a heartbeat that is sent meanwhile.
-    struct PingSleep {
-        #[pin]
-        late: tokio::time::Sleep,
-    }
-}
-
-impl Future for PingSleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let late = self.project().late;
-        match late.deadline() - PING_LATE * 2 <= tokio::time::Instant::now() {
-            true => Poll::Ready(()),
-            false => late.poll(cx),
-        }
-    }
-}
-
-impl Sleep for PingSleep {}
-
-impl Timer for PingTimer {
-    fn sleep(&self, span: Duration) -> Pin<Box<dyn Sleep>> {
-        self.sleep_until(self.now() + span)
-    }
-
-    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        let late = tokio::time::sleep_until((deadline + PING_LATE).into());
-        Box::pin(PingSleep { late })
-    }
-
-    fn now(&self) -> Instant {
-        tokio::time::Instant::now().into()
-    }
-
-    fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
-        if let Some(sleep) = sleep.as_mut().downcast_mut_pin::<PingSleep>() {
-            sleep.project().late.reset((deadline + PING_LATE).into());
-        }
-    }
 }
 
 /// Returns whether the peer did not answer a PING, or its system no packet.
