@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -31,23 +31,34 @@ pub(crate) struct TaskGroup {
 }
 
 struct GroupState {
+    /// What must be done: the flags below, and in the lower bits the ready members, by the remainders of
+    /// their keys. A list of them would be one more place in memory that each wake-up has to fetch, and a
+    /// relay wakes thousands of connections whose memory is in no cache.
+    flags: AtomicU64,
+    task: AtomicWaker,
     /// The members added since the last turn; `None` after the group's end.
     added: Mutex<Option<Vec<Member>>>,
-    /// The keys of those to be polled.
-    ready: Mutex<Vec<usize>>,
-    flags: AtomicU8,
-    task: AtomicWaker,
 }
 
-/// The waker of a member. `FuturesUnordered` has one with three times as many pointers to follow, and a
-/// relay wakes thousands of connections whose memory is in no cache.
+/// The waker of a member.
 struct MemberWaker {
     group: Arc<GroupState>,
     key: usize,
+    /// It must be polled. Members share a flag if there are many.
     is_ready: AtomicBool,
 }
 
-/// A member in its turn.
+/// The members that run.
+#[derive(Default)]
+struct Members {
+    running: Slab<Running>,
+    /// One more than the largest key so far.
+    end: usize,
+    /// The key at which the next turn begins, so that members that spend the budget take turns.
+    first: usize,
+}
+
+/// A member that runs.
 struct Running {
     member: Member,
     state: Arc<MemberWaker>,
@@ -65,13 +76,16 @@ struct EndGuard(Arc<GroupState>);
 
 /// The number of turns in one poll of the task, before other tasks run.
 const TURNS: u32 = 8;
-/// Flag: the members must be polled.
-const MEMBERS: u8 = 1;
+/// The number of flags of members.
+const MEMBER_FLAGS: usize = 61;
+const MEMBERS: u64 = (1 << MEMBER_FLAGS) - 1;
+/// Flag: members were added.
+const ADDED: u64 = 1 << 61;
 /// Flag: the main future must be polled.
-const MAIN: u8 = 2;
-/// Flag: the task is polling and checks the two flags above before it returns, so a wake need not
-/// wake the task.
-const POLLING: u8 = 4;
+const MAIN: u64 = 1 << 62;
+/// Flag: the task is polling and checks the other flags before it returns, so a wake need not wake the
+/// task.
+const POLLING: u64 = 1 << 63;
 
 impl TaskGroup {
     /// Runs `member` until it or the group ends. A panic ends this member only. A member that is
@@ -83,7 +97,7 @@ impl TaskGroup {
             }
         });
         if self.state.push(Box::pin(member)) {
-            self.state.wake(MEMBERS);
+            self.state.wake(ADDED);
         }
     }
 
@@ -107,9 +121,9 @@ impl TaskGroup {
 
     async fn drive<T>(self, main: impl Future<Output = T>) -> T {
         let mut main = std::pin::pin!(main);
-        let (mut members, mut ready) = (Slab::new(), Vec::new());
+        let mut members = Members::default();
         let main_waker = Waker::from(Arc::new(MainWaker(Arc::clone(&self.state))));
-        let mut main_first = false;
+        let mut main_first = true;
         std::future::poll_fn(|cx| {
             self.state.task.register(cx.waker());
             if std::mem::take(&mut main_first) {
@@ -122,13 +136,12 @@ impl TaskGroup {
                     return next_turn(cx);
                 }
             }
-            for turn in 0..TURNS {
-                let is_first = turn == 0;
-                let flags = self.state.begin_turn();
-                if is_first || flags & MEMBERS != 0 {
-                    self.state.take_added(&mut members);
-                    self.state.poll_ready(&mut members, &mut ready);
+            for _ in 0..TURNS {
+                let mut flags = self.state.begin_turn();
+                if flags & ADDED != 0 {
+                    flags |= members.add(&self.state);
                 }
+                members.poll(flags, &self.state);
                 if !has_budget_remaining() {
                     // The members have spent the budget, and would spend the next one as well.
                     main_first = true;
@@ -136,9 +149,9 @@ impl TaskGroup {
                 }
                 // Polled in the same turn if the members have just woken it: usually they have
                 // produced a frame that it must write.
-                let flags = flags | self.state.begin_main();
+                flags |= self.state.begin_main();
                 let mut context = Context::from_waker(&main_waker);
-                if (is_first || flags & MAIN != 0)
+                if flags & MAIN != 0
                     && let Poll::Ready(output) = main.as_mut().poll(&mut context)
                 {
                     return Poll::Ready(output);
@@ -163,6 +176,67 @@ fn next_turn<T>(cx: &mut Context<'_>) -> Poll<T> {
     Poll::Pending
 }
 
+/// The flag of the members with this key.
+fn flag(key: usize) -> u64 {
+    1 << (key % MEMBER_FLAGS)
+}
+
+impl Members {
+    /// Takes the members that were added; returns their flags.
+    fn add(&mut self, group: &Arc<GroupState>) -> u64 {
+        let mut flags = 0;
+        let mut added = lock(&group.added);
+        for member in added.iter_mut().flat_map(|added| added.drain(..)) {
+            let place = self.running.vacant_entry();
+            let key = place.key();
+            self.end = self.end.max(key + 1);
+            let state = Arc::new(MemberWaker {
+                group: Arc::clone(group),
+                key,
+                is_ready: AtomicBool::new(true),
+            });
+            flags |= flag(key);
+            place.insert(Running {
+                member,
+                waker: Waker::from(Arc::clone(&state)),
+                state,
+            });
+        }
+        flags
+    }
+
+    /// Polls each ready member once, or as many as the budget allows.
+    fn poll(&mut self, flags: u64, group: &GroupState) {
+        if flags & MEMBERS == 0 {
+            return;
+        }
+        let begin = std::mem::take(&mut self.first);
+        for key in (begin..self.end).chain(0..begin) {
+            if flags & flag(key) == 0 {
+                continue;
+            }
+            // A waker may outlive its member.
+            let Some(running) = self.running.get_mut(key) else {
+                continue;
+            };
+            // Cleared before the poll, which sees what was done before a wake; a wake during it counts.
+            if !running.state.is_ready.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            let mut context = Context::from_waker(&running.waker);
+            if running.member.as_mut().poll(&mut context).is_ready() {
+                self.running.remove(key);
+            }
+            if !has_budget_remaining() {
+                // The others come first in the next turn.
+                self.first = key + 1;
+                group.flags.fetch_or(flags & MEMBERS, Ordering::AcqRel);
+                return;
+            }
+        }
+    }
+}
+
 impl GroupState {
     /// Returns whether the member will run. Otherwise it is dropped, outside of the lock.
     fn push(&self, member: Member) -> bool {
@@ -173,61 +247,14 @@ impl GroupState {
         true
     }
 
-    fn take_added(self: &Arc<Self>, members: &mut Slab<Running>) {
-        let mut added = lock(&self.added);
-        for member in added.iter_mut().flat_map(|added| added.drain(..)) {
-            let place = members.vacant_entry();
-            let state = Arc::new(MemberWaker {
-                group: Arc::clone(self),
-                key: place.key(),
-                is_ready: AtomicBool::new(true),
-            });
-            lock(&self.ready).push(place.key());
-            place.insert(Running {
-                member,
-                waker: Waker::from(Arc::clone(&state)),
-                state,
-            });
-        }
-    }
-
-    /// Polls each member that was woken, once, or as many as the budget allows. `ready` is empty, and keeps
-    /// its memory.
-    fn poll_ready(&self, members: &mut Slab<Running>, ready: &mut Vec<usize>) {
-        std::mem::swap(&mut *lock(&self.ready), ready);
-        let mut turns = ready.drain(..);
-        for key in turns.by_ref() {
-            // A waker may outlive its member.
-            let Some(running) = members.get_mut(key) else {
-                continue;
-            };
-            // Before the poll, which sees what was done before a wake; a wake during it counts.
-            running.state.is_ready.swap(false, Ordering::AcqRel);
-            let mut context = Context::from_waker(&running.waker);
-            if running.member.as_mut().poll(&mut context).is_ready() {
-                members.remove(key);
-            }
-            if !has_budget_remaining() {
-                break;
-            }
-        }
-        let mut rest: Vec<_> = turns.collect();
-        if !rest.is_empty() {
-            // They come first in the next turn.
-            let mut woken = lock(&self.ready);
-            rest.append(&mut woken);
-            *woken = rest;
-        }
-    }
-
     /// Clears the flags and returns them. Acquire and release: this turn must see everything that
     /// was done before a wake.
-    fn begin_turn(&self) -> u8 {
+    fn begin_turn(&self) -> u64 {
         self.flags.swap(POLLING, Ordering::AcqRel)
     }
 
     /// Clears the main future's flag, just before it is polled. Returns the flags before.
-    fn begin_main(&self) -> u8 {
+    fn begin_main(&self) -> u64 {
         self.flags.fetch_and(!MAIN, Ordering::AcqRel)
     }
 
@@ -237,7 +264,7 @@ impl GroupState {
         self.flags.compare_exchange(POLLING, idle, seq, seq).is_ok()
     }
 
-    fn wake(&self, flag: u8) {
+    fn wake(&self, flag: u64) {
         if self.flags.fetch_or(flag, Ordering::AcqRel) == 0 {
             self.task.wake();
         }
@@ -247,10 +274,9 @@ impl GroupState {
 impl Default for GroupState {
     fn default() -> Self {
         Self {
-            added: Mutex::new(Some(Vec::new())),
-            ready: Mutex::default(),
-            flags: AtomicU8::new(0),
+            flags: AtomicU64::new(0),
             task: AtomicWaker::new(),
+            added: Mutex::new(Some(Vec::new())),
         }
     }
 }
@@ -272,8 +298,7 @@ impl Wake for MemberWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_ready.swap(true, Ordering::AcqRel) {
-            lock(&self.group.ready).push(self.key);
-            self.group.wake(MEMBERS);
+            self.group.wake(flag(self.key));
         }
     }
 }

@@ -52,7 +52,7 @@ impl<S> MessageStream<S> {
         }
     }
 
-    fn count(&self, filled: &Filled) {
+    fn count(&self, filled: &Filled, now: Tick) {
         let (entries, notifications) = (filled.entries, filled.notifications);
         tracing::debug!(entries, notifications, "a Wake is sent");
         let counters = &self.shared.counters;
@@ -60,8 +60,7 @@ impl<S> MessageStream<S> {
         counters.entries.fetch_add(entries as u64, Relaxed);
         counters.notifications.fetch_add(notifications, Relaxed);
         if let Some(accepted_at) = filled.accepted_at {
-            let waited = self.shared.clock.now().since(accepted_at);
-            counters.wake_latency.observe(waited);
+            counters.wake_latency.observe(now.since(accepted_at));
         }
     }
 }
@@ -74,7 +73,9 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
         std::task::ready!(poll_budget(cx));
         let _entered = this.span.enter();
         let (stream, state, sink) = (&mut this.stream, &this.shared.drain, &mut this.sink);
+        let mut at = Tick::default();
         let message = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
+            at = now;
             let drain = state.get();
             match stream.next_into(now, drain, waker, sink) {
                 // Read again after the waker is registered: a change before it did not wake this
@@ -87,7 +88,7 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
         }));
         Poll::Ready(match message {
             Some(StreamMessage::Wake(filled)) => {
-                this.count(&filled);
+                this.count(&filled, at);
                 spend(Work::Message(filled.entries));
                 Some(StreamMessage::Wake(std::mem::take(&mut this.sink)))
             }

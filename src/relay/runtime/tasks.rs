@@ -67,10 +67,11 @@ async fn fire_timers(shared: Arc<RelayInner>) {
 /// microseconds.
 const MAX_BATCH_WORK: usize = 8192;
 
-/// Walks the subscribers of queues with many, a few at a time, and detaches the cursors of closed
-/// streams. All pending walks are done before their streams are woken, up to a batch, so that a
-/// stream of many queues sends one Wake for them. Between a mark and its wake there are only walks:
-/// a notification that finds the mark relies on that wake.
+/// Walks the subscribers of queues with many, and detaches the cursors of closed streams. All pending walks
+/// are done before their streams are woken, up to a batch: a stream of many queues sends one Wake for them,
+/// and the runtime's threads begin to send together, where small batches would have them sleep and wake
+/// each other in between. Between a mark and its wake there are only walks: a notification that finds the
+/// mark relies on that wake.
 async fn fan_out(shared: Arc<RelayInner>) {
     let (hub, waker) = (&shared.hub, &shared.hub.fanout.waker);
     let mut batch = WakeBatch::default();
@@ -90,13 +91,9 @@ async fn fan_out(shared: Arc<RelayInner>) {
             tokio::task::yield_now().await;
             continue;
         };
-        // A single walk wakes its streams step by step. With others in the batch, that would send
-        // some streams a separate Wake for the last queue.
-        let alone = batch.work == 0;
         loop {
             let more = walk.step(&mut batch);
-            let full = batch.work >= MAX_BATCH_WORK;
-            if full || hub.fanout.is_empty() && (alone || !more) {
+            if batch.work >= MAX_BATCH_WORK || !more && hub.fanout.is_empty() {
                 spent += batch.work;
                 batch.wake();
             }

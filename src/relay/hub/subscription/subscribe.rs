@@ -158,6 +158,9 @@ impl Hub {
 
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
     pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
+        if !subscription.has_pattern() {
+            return true;
+        }
         let Some(mut introduction) = lock(&subscription.introduction).take() else {
             return true;
         };
