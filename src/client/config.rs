@@ -171,7 +171,6 @@ impl PublisherOptions {
         PublisherConfig {
             batch: self.batch.clamp(1, Limits::EVENTS),
             pipeline: self.pipeline.clamp(1, MAX_PIPELINE),
-            request_bytes: Limits::NOTIFY_BYTES,
             max_pending: self.max_pending,
             answer_timeout,
         }

@@ -1,7 +1,6 @@
-//! The most bytes that requests encode to, so that a client can limit them before encoding them. A test
-//! of `wire` compares with the encoder.
+//! The most bytes that a subscribe request encodes to, so that a client can refuse it before encoding it.
 
-use super::{Limits, Notification, SubscribeOptions};
+use super::{Limits, SubscribeOptions};
 
 /// Beside the content of a text or a selector: key and length.
 const FRAME: usize = 3;
@@ -20,14 +19,5 @@ impl SubscribeOptions {
         let group = self.group.as_ref().map_or(0, |group| group.as_str().len());
         let texts = self.listener_id.as_str().len() + group + Limits::TOKEN + 3 * FRAME;
         texts + selectors.sum::<usize>() + COUNT + 2 * SPAN
-    }
-}
-
-impl Notification {
-    /// Returns its maximum size in a notify request.
-    pub(crate) fn encoded_at_most(&self) -> usize {
-        let (account, name) = self.queue.parts();
-        let texts = account.len() + name.len() + self.traceparent.len() + 4 * FRAME;
-        texts + 3 * COUNT + 2 * SPAN
     }
 }

@@ -41,20 +41,17 @@ impl Outbox {
     }
 
     /// Removes the entries of the next request, in order of arrival.
-    pub(super) fn take(&mut self, now: Tick, most: usize, mut bytes: usize) -> Vec<Entry> {
+    pub(super) fn take(&mut self, now: Tick, most: usize) -> Vec<Entry> {
         let mut taken: Vec<Entry> = Vec::new();
         while taken.len() < most
             && self.due().is_some_and(|due| due <= now)
             && let Some(front) = self.order.front()
         {
-            let needed = self.entries[front].notification.encoded_at_most();
             // What a relay has counted and what it has not are two requests.
-            let differs =
-                |first: &Entry| needed > bytes || first.key.counted_by != front.counted_by;
+            let differs = |first: &Entry| first.key.counted_by != front.counted_by;
             if taken.first().is_some_and(differs) {
                 break;
             }
-            bytes = bytes.saturating_sub(needed);
             taken.extend(self.entries.remove(front));
             self.order.pop_front();
         }

@@ -25,7 +25,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     types::{Limits, Notification},
-    wire::{MOST_COUNTED, NotifyAnswer, proto::Counted},
+    wire::{NotifyAnswer, proto::Counted},
 };
 
 /// How a publisher sends.
@@ -35,8 +35,6 @@ pub(crate) struct PublisherConfig {
     pub(crate) batch: usize,
     /// Maximum requests in flight.
     pub(crate) pipeline: usize,
-    /// Maximum bytes of a request.
-    pub(crate) request_bytes: usize,
     /// Maximum entries in the outbox; more are refused to their callers. As many others are kept because
     /// the relay has no room for them; more are dropped.
     pub(crate) max_pending: usize,
@@ -76,10 +74,6 @@ struct Request {
     sent_at: Tick,
 }
 
-/// The publisher's name in a request: key, length and the longest text.
-const MAX_NAME_BYTES: usize = 3 + Limits::MAX_TEXT;
-/// What relays have counted of a request: keys, lengths, epochs and positions.
-const COUNTED_BYTES: usize = MOST_COUNTED * (Limits::TOKEN + 20);
 /// Maximum wait before the first retry.
 const RETRY_BASE: Duration = Duration::from_millis(100);
 /// Maximum wait before any retry.
@@ -146,17 +140,15 @@ impl PublisherSession {
         if now < self.retry_at || self.in_flight.len() >= self.config.pipeline {
             return None;
         }
-        let others = MAX_NAME_BYTES + COUNTED_BYTES;
-        let bytes = self.config.request_bytes.saturating_sub(others);
         let mut entries = Vec::new();
         // One at a time and in turn, so that no other entry waits for all of them.
         let is_turn = !self.was_retry || self.pending.is_empty();
         if is_turn && !self.is_retrying() {
-            entries = self.kept.take(now, self.batch, bytes);
+            entries = self.kept.take(now, self.batch);
         }
         let is_retry = !entries.is_empty();
         if !is_retry {
-            entries = self.pending.take(now, self.batch, bytes);
+            entries = self.pending.take(now, self.batch);
         }
         if entries.is_empty() {
             return None;

@@ -197,24 +197,26 @@ fn a_malformed_message_is_an_error_and_never_a_panic() {
     );
 }
 
+/// So a publisher limits the events of a request, and not its bytes.
 #[test]
-fn no_event_is_longer_than_its_computed_maximum() {
-    let name = "n".repeat(128);
+fn the_greatest_request_of_the_longest_texts_is_within_its_limit() {
+    let name = "n".repeat(Limits::NAME);
     let fullest = Notification {
         payload_size: u64::MAX,
         messages: u64::MAX,
         notifications: u64::MAX,
         delay: Limits::DELAY - Duration::from_nanos(1),
         published_at: Some(SystemTime::now()),
-        traceparent: "t".repeat(128).into(),
+        traceparent: "t".repeat(Limits::TRACEPARENT).into(),
         ..Notification::new(QueueAddress::new(&name, &name).expect("an address"))
     };
-    for notification in [
-        fullest,
-        Notification::new("a/q".parse().expect("an address")),
-    ] {
-        let reckoned = notification.encoded_at_most();
-        let request = NotifyRequest::new("".into(), vec![notification]);
-        assert!(request.encoded_len() <= reckoned, "{request:?}");
-    }
+    fullest.check().expect("the relay takes it");
+    let counted = proto::Counted {
+        epoch: "e".repeat(Limits::TOKEN),
+        position: u64::MAX,
+    };
+    let publisher = "p".repeat(Limits::MAX_TEXT).into();
+    let request = NotifyRequest::new(publisher, vec![fullest; Limits::EVENTS]);
+    let request = request.with_counted(vec![counted; MOST_COUNTED]);
+    assert!(request.encoded_len() <= Limits::NOTIFY_BYTES);
 }
