@@ -68,9 +68,8 @@ pub(crate) struct PublisherSession {
 /// A request in flight.
 #[derive(Debug)]
 struct Request {
+    /// All were kept, or none.
     entries: Vec<Entry>,
-    /// Its entries were kept.
-    is_retry: bool,
     sent_at: Tick,
 }
 
@@ -146,21 +145,19 @@ impl PublisherSession {
         if is_turn && !self.is_retrying() {
             entries = self.kept.take(now, self.batch);
         }
-        let is_retry = !entries.is_empty();
-        if !is_retry {
+        self.was_retry = !entries.is_empty();
+        if entries.is_empty() {
             entries = self.pending.take(now, self.batch);
         }
         if entries.is_empty() {
             return None;
         }
-        self.was_retry = is_retry;
         let notifications = entries
             .iter()
             .map(|entry| entry.with_remaining_delay(now))
             .collect();
         self.in_flight.push_back(Request {
             entries,
-            is_retry,
             sent_at: now,
         });
         Some(notifications)
@@ -455,7 +452,8 @@ impl PublisherSession {
     }
 
     fn is_retrying(&self) -> bool {
-        self.in_flight.iter().any(|request| request.is_retry)
+        let is_retry = |request: &Request| request.entries.first().is_some_and(Entry::was_kept);
+        self.in_flight.iter().any(is_retry)
     }
 }
 
