@@ -4,14 +4,13 @@
 //! them. The task connects only while something is unsent. Dropping the last handle ends the task.
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
-use tokio::sync::{Notify as Signal, mpsc, oneshot};
+use tokio::sync::{Notify as Signal, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
@@ -26,7 +25,7 @@ use crate::{
         sync::lock,
         task::Scope,
     },
-    client::session::{PublisherSession, WaiterId, leaves_relay},
+    client::session::{PublisherSession, leaves_relay},
     error::{Error, ErrorKind, Result},
     types::{Accepted, Limits, Notification, Notifier, check_text},
     wire::{NotifyRequest, answer_from_wire, from_status, proto},
@@ -63,19 +62,12 @@ struct PublisherInner {
 
 struct PublisherState {
     session: PublisherSession,
-    callers: HashMap<WaiterId, oneshot::Sender<Vec<Result<Accepted>>>>,
     rng: fastrand::Rng,
     /// Sender of the open stream's requests. A caller sends its request itself, which saves a wake
     /// of the task.
     requests: Option<Requests>,
     /// Time at which the task's timer fires.
     next_pump: Tick,
-}
-
-/// Removes a caller that stops waiting.
-struct WaiterGuard<'a> {
-    inner: &'a PublisherInner,
-    id: WaiterId,
 }
 
 /// Wait before the next attempt when work is due but blocked, as by a full request channel.
@@ -89,7 +81,6 @@ impl Publisher {
         let pipeline = config.pipeline;
         let state = PublisherState {
             session: PublisherSession::new(config),
-            callers: HashMap::new(),
             rng: fastrand::Rng::new(),
             requests: None,
             next_pump: Tick::NEVER,
@@ -167,24 +158,27 @@ impl Publisher {
         }
         check_text("publisher", &self.inner.name, Limits::MAX_TEXT)?;
         let inner = &*self.inner;
-        let (answer, answered) = oneshot::channel();
         let now = inner.clock.now();
-        let (id, signals_task) = {
+        let (answers, signals_task) = {
             let mut state = lock(&inner.state);
-            let deadline = now + inner.deadline;
-            let id = state.session.notify(notifications, deadline, now)?;
-            state.callers.insert(id, answer);
+            let answers = state.session.notify(notifications, now)?;
             state.send(&inner.name, now);
-            state.deliver_results();
             let is_sooner = state.session.next_at() < state.next_pump;
-            (id, state.requests.is_none() || is_sooner)
+            (answers, state.requests.is_none() || is_sooner)
         };
         if signals_task {
             inner.task_signal.notify_one();
         }
-        let _guard = WaiterGuard { inner, id };
-        let closed = |_| Error::new(ErrorKind::Closed, "the publisher was closed");
-        answered.await.map_err(closed)
+        let deadline = inner.clock.instant(now + inner.deadline);
+        let mut results = Vec::with_capacity(answers.len());
+        for answer in answers {
+            let answered = tokio::time::timeout_at(deadline, answer).await;
+            results.push(match answered {
+                Ok(Ok(result)) => result,
+                _ => Err(self.timeout_error()),
+            });
+        }
+        Ok(results)
     }
 
     /// Returns the number of entries that are not acknowledged yet.
@@ -196,6 +190,15 @@ impl Publisher {
     pub fn failure(&self) -> Option<Error> {
         lock(&self.inner.state).session.failure().cloned()
     }
+
+    fn timeout_error(&self) -> Error {
+        let mut message =
+            "no acknowledgement before the deadline; the notification may still arrive".to_owned();
+        if let Some(failure) = self.failure() {
+            message.push_str(&format!("; the last attempt failed: {failure}"));
+        }
+        Error::new(ErrorKind::Timeout, message)
+    }
 }
 
 #[async_trait]
@@ -206,15 +209,15 @@ impl Notifier for Publisher {
 }
 
 impl PublisherInner {
-    /// Sends due requests, delivers results, and returns when to call it again.
-    fn pump(&self) -> PumpOutcome {
+    /// Sends due requests, and returns when to call it again; `None` if the oldest request has had no
+    /// answer for too long.
+    fn pump(&self) -> Option<Tick> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
-        let overdue = state.session.elapsed(now);
-        if !overdue {
-            state.send(&self.name, now);
+        if state.session.is_overdue(now) {
+            return None;
         }
-        state.deliver_results();
+        state.send(&self.name, now);
         let mut next_pump = state.session.next_at();
         if next_pump <= now {
             // Work is due but blocked.
@@ -225,11 +228,7 @@ impl PublisherInner {
             next_pump = next_pump.min(state.next_pump);
         }
         state.next_pump = next_pump;
-        PumpOutcome {
-            overdue,
-            next_pump,
-            has_work: state.session.has_work(),
-        }
+        Some(next_pump)
     }
 
     /// The stream has ended. `has_left`: the client has left the relay, if it knows others.
@@ -242,7 +241,6 @@ impl PublisherInner {
             session.left_relay(others, now, rng);
         }
         state.requests = None;
-        state.deliver_results();
     }
 
     /// Returns the time in which the relay must answer. It is shorter while another relay may be
@@ -270,24 +268,8 @@ impl PublisherInner {
         let mut state = lock(&self.state);
         let PublisherState { session, rng, .. } = &mut *state;
         session.answered(answer, now, rng);
-        state.deliver_results();
         failure
     }
-
-    /// Waits for the signal, at most until `at`.
-    async fn wait_for_signal(&self, at: Tick) {
-        tokio::select! {
-            () = self.task_signal.notified() => {}
-            () = tokio::time::sleep_until(self.clock.instant(at)) => {}
-        }
-    }
-}
-
-struct PumpOutcome {
-    /// The oldest request has had no answer for too long.
-    overdue: bool,
-    next_pump: Tick,
-    has_work: bool,
 }
 
 impl PublisherState {
@@ -299,25 +281,6 @@ impl PublisherState {
         {
             let request = NotifyRequest::new(Arc::clone(name), notifications);
             room.send(request.with_counted(self.session.counted()));
-        }
-    }
-
-    /// Sends finished results to their callers.
-    fn deliver_results(&mut self) {
-        for done in self.session.take_completions() {
-            if let Some(caller) = self.callers.remove(&done.waiter) {
-                // The caller may have stopped waiting; its result is discarded then.
-                let _ = caller.send(done.results);
-            }
-        }
-    }
-}
-
-impl Drop for WaiterGuard<'_> {
-    fn drop(&mut self) {
-        let mut state = lock(&self.inner.state);
-        if state.callers.remove(&self.id).is_some() {
-            state.session.abandon(self.id);
         }
     }
 }
@@ -335,9 +298,8 @@ impl fmt::Debug for Publisher {
 /// The publisher's task: keeps a stream open while there is work.
 async fn run(inner: Arc<PublisherInner>) {
     loop {
-        let outcome = inner.pump();
-        if !outcome.has_work {
-            inner.wait_for_signal(outcome.next_pump).await;
+        if !lock(&inner.state).session.has_work() {
+            inner.task_signal.notified().await;
             continue;
         }
         let (opened, connection) = open(&inner).await;
@@ -360,44 +322,21 @@ async fn run(inner: Arc<PublisherInner>) {
         let error = error.unwrap_or_else(ended);
         tracing::debug!(%error, "notify stream ended");
         inner.broken(&error, has_left);
-        back_off(&inner).await;
-    }
-}
-
-/// Waits for the session's back-off to end, and fails callers whose deadline passes.
-async fn back_off(inner: &PublisherInner) {
-    loop {
-        let outcome = inner.pump();
         let retry_at = lock(&inner.state).session.retry_at();
-        if retry_at <= inner.clock.now() {
-            return;
-        }
-        inner.wait_for_signal(retry_at.min(outcome.next_pump)).await;
+        tokio::time::sleep_until(inner.clock.instant(retry_at)).await;
     }
 }
 
-/// Opens the stream, and fails callers whose deadline passes until then.
 async fn open(inner: &PublisherInner) -> (Result<Streaming<proto::NotifyResponse>>, Lease) {
     // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
     let (requests, outbound) = mpsc::channel(inner.pipeline);
-    let opening = async {
-        // The number of relays must be known: another one may be well.
-        inner.client.resolve().await;
-        let connection = inner.client.0.relays.call_connection();
-        let within = inner.answer_timeout();
-        let mut relay = RelayClient::new(connection.channel());
-        let call = relay.notify_stream(ReceiverStream::new(outbound));
-        let answers = inner.client.call_on(&connection, within, call).await;
-        (answers, connection, within)
-    };
-    tokio::pin!(opening);
-    let (answers, connection, within) = loop {
-        let next_pump = inner.pump().next_pump;
-        tokio::select! {
-            opened = &mut opening => break opened,
-            () = inner.wait_for_signal(next_pump) => {}
-        }
-    };
+    // The number of relays must be known: another one may be well.
+    inner.client.resolve().await;
+    let connection = inner.client.0.relays.call_connection();
+    let within = inner.answer_timeout();
+    let mut relay = RelayClient::new(connection.channel());
+    let call = relay.notify_stream(ReceiverStream::new(outbound));
+    let answers = inner.client.call_on(&connection, within, call).await;
     if answers.is_ok() {
         let mut state = lock(&inner.state);
         state.requests = Some(requests);
@@ -417,12 +356,11 @@ async fn serve(
     let sleep = tokio::time::sleep_until(inner.clock.instant(Tick::NEVER));
     tokio::pin!(sleep);
     loop {
-        let outcome = inner.pump();
-        if outcome.overdue {
+        let Some(next_pump) = inner.pump() else {
             connection.retire();
             return Some(Error::new(ErrorKind::Unavailable, "no answer in time"));
-        }
-        let next_pump = inner.clock.instant(outcome.next_pump);
+        };
+        let next_pump = inner.clock.instant(next_pump);
         if sleep.deadline() != next_pump {
             sleep.as_mut().reset(next_pump);
         }

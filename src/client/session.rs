@@ -8,7 +8,6 @@ mod outbox;
 mod publisher;
 mod reconnect;
 mod subscription;
-mod waiters;
 mod watch;
 
 #[cfg(test)]
@@ -17,5 +16,4 @@ mod tests;
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use reconnect::{Reconnect, ReconnectConfig, ReconnectStep, leaves_relay};
 pub(crate) use subscription::SubscriptionSession;
-pub(crate) use waiters::WaiterId;
 pub(crate) use watch::WatchSession;

@@ -5,6 +5,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures_channel::oneshot;
+
 use super::{
     net::{Client, ConnId, Down, Up},
     plan::Plan,
@@ -13,9 +15,9 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    client::session::{PublisherConfig, PublisherSession, WaiterId},
-    error::{Error, ErrorKind},
-    types::Notification,
+    client::session::{PublisherConfig, PublisherSession},
+    error::{Error, ErrorKind, Result},
+    types::{Accepted, Notification},
 };
 
 /// One publisher.
@@ -32,7 +34,8 @@ pub(super) struct Publisher {
     bits: BTreeMap<usize, Vec<MessageId>>,
     /// Messages that the next notification of their queue includes.
     pub(super) along: Vec<MessageId>,
-    waiters: BTreeMap<WaiterId, usize>,
+    /// The answers for which callers wait.
+    answers: Vec<oneshot::Receiver<Result<Accepted>>>,
     config: PublisherConfig,
     /// Its stream is open.
     open: bool,
@@ -42,8 +45,6 @@ pub(super) struct Publisher {
 
 /// Bits that a payload size has room for.
 const BITS: usize = 60;
-/// Callers wait this long.
-const DEADLINE: Duration = Duration::from_secs(15);
 /// An attempt to open a stream that takes longer has failed.
 const OPEN: Duration = Duration::from_secs(5);
 
@@ -63,7 +64,7 @@ impl Publisher {
             ok_from: Tick::default(),
             bits: BTreeMap::new(),
             along: Vec::new(),
-            waiters: BTreeMap::new(),
+            answers: Vec::new(),
             config,
             open: false,
             opening_since: Tick::default(),
@@ -91,7 +92,7 @@ impl World {
         publisher.alive = true;
         publisher.life += 1;
         publisher.session = PublisherSession::new(publisher.config.clone());
-        publisher.waiters.clear();
+        publisher.answers.clear();
         publisher.along.clear();
         (publisher.conn, publisher.open, publisher.pump_at) = (None, false, None);
     }
@@ -156,28 +157,21 @@ impl World {
             delay,
             ..Notification::new(self.queues.list[queue].address.clone())
         };
-        if self.rng.u32(0..3) == 0 {
-            // A caller that does not wait.
-            let session = &mut publisher.session;
-            let waiter = session.notify(vec![notification], Tick::NEVER, now);
-            session.abandon(waiter.expect("little is pending"));
-        } else {
-            let deadline = now + DEADLINE;
-            let waiter = publisher
-                .session
-                .notify(vec![notification], deadline, now)
-                .expect("little is pending");
-            publisher.waiters.insert(waiter, message);
-            let late = deadline + Duration::from_millis(300);
-            self.at(late, Event::Deadline(number, life, waiter));
+        let answers = publisher.session.notify(vec![notification], now);
+        let answers = answers.expect("little is pending");
+        // Some callers do not wait.
+        if self.rng.u32(0..3) != 0 {
+            publisher.answers.extend(answers);
         }
         self.pump_now(number);
     }
 
-    /// Every caller is answered by its deadline (R19: a passed deadline is an error).
-    pub(super) fn deadline(&mut self, number: usize, life: u64, waiter: WaiterId) {
-        let publisher = &self.publishers[number];
-        if publisher.life == life && publisher.alive && publisher.waiters.contains_key(&waiter) {
+    /// Every caller is answered, at the latest when nothing is unsent (R19: each event has a result).
+    fn answers_come(&mut self, number: usize) {
+        let publisher = &mut self.publishers[number];
+        let is_told = |answer: &mut oneshot::Receiver<_>| matches!(answer.try_recv(), Ok(Some(_)));
+        publisher.answers.retain_mut(|answer| !is_told(answer));
+        if !publisher.session.has_work() && !publisher.answers.is_empty() {
             self.violate(|| format!("R19: a caller of publisher {number} is never answered"));
         }
     }
@@ -195,6 +189,7 @@ impl World {
                 publisher.session.answered(answer, now, &mut self.rng);
                 self.log
                     .note(now, "answered", &[number as u64, refused as u64]);
+                self.answers_come(number);
             }
             Down::Closed(_) => self.publisher_loses(number),
             Down::Event(_) => unreachable!("publishers do not subscribe"),
@@ -217,7 +212,7 @@ impl World {
         let publisher = &mut self.publishers[number];
         let opening_late =
             publisher.conn.is_some() && !publisher.open && publisher.opening_since + OPEN <= now;
-        if publisher.session.elapsed(now) && publisher.conn.is_some() || opening_late {
+        if publisher.session.is_overdue(now) || opening_late {
             self.publisher_loses(number);
         }
         let publisher = &mut self.publishers[number];
@@ -239,9 +234,6 @@ impl World {
             requests.push(request);
         }
         let conn = publisher.conn;
-        for done in publisher.session.take_completions() {
-            publisher.waiters.remove(&done.waiter);
-        }
         for request in requests {
             self.send_up(conn.expect("it is open"), Up::Notify(request));
         }

@@ -111,7 +111,6 @@ pub(super) enum Event {
     Pump(usize, u64),
     Says(usize, u64, MessageId),
     PublisherStarts(usize),
-    Deadline(usize, u64, crate::client::session::WaiterId),
     /// The workload's next operation, the next trouble, the end of all troubles.
     Work,
     /// One operation, in addition to the workload.
@@ -179,7 +178,7 @@ impl World {
                 .filter(|until| *until > next.at)
             {
                 // After a pause a node first reads all input, then checks its time-outs.
-                let judges = matches!(next.event, Event::Link(..) | Event::Deadline(..));
+                let judges = matches!(next.event, Event::Link(..));
                 let after = Duration::from_millis(u64::from(judges));
                 self.events.put_off(next, until + after);
                 continue;
@@ -271,9 +270,7 @@ impl World {
             }
             E::Handled(number, ..) | E::Scaled(number, ..) => listener(number),
             E::Reported(call, _) | E::ReportLate(call) => listener(&call.listener),
-            E::Pump(number, _) | E::Says(number, ..) | E::Deadline(number, ..) => {
-                Some(self.publishers[*number].paused_until)
-            }
+            E::Pump(number, _) | E::Says(number, ..) => Some(self.publishers[*number].paused_until),
             _ => None,
         }
     }
@@ -310,7 +307,6 @@ impl World {
             Event::Pump(publisher, life) => self.pump(publisher, life),
             Event::Says(publisher, life, message) => self.says(publisher, life, message),
             Event::PublisherStarts(publisher) => self.publisher_starts(publisher),
-            Event::Deadline(publisher, life, waiter) => self.deadline(publisher, life, waiter),
             Event::Work => self.work(),
             Event::Operate => self.operate(),
             Event::Steady => self.steady(),

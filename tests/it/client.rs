@@ -185,7 +185,7 @@ async fn conflated_events_are_counted_each() {
 async fn a_deadline_that_passes_is_an_error_to_the_caller() {
     let mut relay = TestRelay::start().await.expect("a relay");
     let options = PublisherOptions {
-        deadline: Duration::from_millis(100),
+        deadline: Duration::from_millis(500),
         ..PublisherOptions::default()
     };
     let publisher = eager(&relay.url()).publisher_with(options);
@@ -197,6 +197,8 @@ async fn a_deadline_that_passes_is_an_error_to_the_caller() {
     .await
     .expect_err("nobody acknowledged it");
     assert_eq!(late.kind(), ErrorKind::Timeout, "{late}");
+    let named = late.message().contains("the last attempt failed: ");
+    assert!(named, "{late}");
     // It is sent all the same.
     relay.restart().await.expect("started again");
     until("sent", async || publisher.pending() == 0).await;

@@ -1,15 +1,17 @@
 //! A publisher's unsent entries in order of arrival, at most one per key. An entry is a conflated
-//! notification with its waiters.
+//! notification with its callers.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
     time::Duration,
 };
 
-use super::waiters::WaiterList;
+use futures_channel::oneshot;
+
 use crate::{
     base::clock::Tick,
-    types::{Limits, Notification, QueueAddress},
+    error::Result,
+    types::{Accepted, Limits, Notification, QueueAddress},
     wire::{MOST_COUNTED, proto::Counted},
 };
 
@@ -58,9 +60,9 @@ impl Outbox {
         taken
     }
 
-    /// Adds an entry at the end, or merges it into the entry with its key; returns that.
-    pub(super) fn push(&mut self, entry: Entry) -> &mut Entry {
-        self.add(entry, VecDeque::push_back)
+    /// Adds an entry at the end, or merges it into the entry with its key.
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.add(entry, VecDeque::push_back);
     }
 
     /// Puts an entry back to the front, or merges it into the entry with its key.
@@ -78,16 +80,12 @@ impl Outbox {
         self.entries.values()
     }
 
-    fn add(&mut self, entry: Entry, to: fn(&mut VecDeque<EntryKey>, EntryKey)) -> &mut Entry {
+    fn add(&mut self, entry: Entry, to: fn(&mut VecDeque<EntryKey>, EntryKey)) {
         match self.entries.entry(entry.key.clone()) {
-            hash_map::Entry::Occupied(known) => {
-                let known = known.into_mut();
-                known.merge(entry);
-                known
-            }
+            hash_map::Entry::Occupied(mut known) => known.get_mut().merge(entry),
             hash_map::Entry::Vacant(new) => {
                 to(&mut self.order, entry.key.clone());
-                new.insert(entry)
+                new.insert(entry);
             }
         }
     }
@@ -103,11 +101,15 @@ pub(super) struct EntryKey {
     pub(super) counted_by: Vec<String>,
 }
 
+/// The result of a notification, for its caller.
+pub(super) type Answer = oneshot::Receiver<Result<Accepted>>;
+
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: EntryKey,
     pub(super) notification: Notification,
-    pub(super) waiters: WaiterList,
+    /// One for each caller; some may have stopped waiting.
+    pub(super) callers: Vec<oneshot::Sender<Result<Accepted>>>,
     /// C8: relays that have counted all of it, and could not confirm that, in the order of their epochs.
     pub(super) counted: Vec<Counted>,
     /// The relay had no room for it: not sent again before this time. Otherwise in the past.
@@ -115,6 +117,24 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    pub(super) fn new(notification: Notification, now: Tick) -> (Self, Answer) {
+        let (caller, answer) = oneshot::channel();
+        let delay = notification.delay;
+        let key = EntryKey {
+            queue: notification.queue.clone(),
+            due: (!delay.is_zero()).then(|| now.after_on_grid(delay)),
+            counted_by: Vec::new(),
+        };
+        let entry = Self {
+            key,
+            notification,
+            callers: vec![caller],
+            counted: Vec::new(),
+            due: Tick::default(),
+        };
+        (entry, answer)
+    }
+
     /// Returns whether a relay has refused it for want of room before.
     pub(super) fn was_kept(&self) -> bool {
         self.due > Tick::default()
@@ -135,7 +155,26 @@ impl Entry {
         }
         merge_counted(&mut self.counted, &other.counted);
         self.due = self.due.max(other.due);
-        self.waiters.extend(other.waiters);
+        if self.callers.len() == self.callers.capacity() {
+            self.purge();
+            // As many as are left come before the next purge, so its cost per caller is constant.
+            self.callers.reserve(self.callers.len());
+        }
+        self.callers.extend(other.callers);
+    }
+
+    /// Answers all callers.
+    pub(super) fn answer(&mut self, result: &Result<Accepted>) {
+        for caller in std::mem::take(&mut self.callers) {
+            // One that has stopped waiting takes no result.
+            let _ = caller.send(result.clone());
+        }
+    }
+
+    /// Removes callers that stopped waiting, so that lists grow with queues and not with calls.
+    pub(super) fn purge(&mut self) {
+        self.callers.retain(|caller| !caller.is_canceled());
+        self.callers.shrink_to(self.callers.len() * 2);
     }
 
     /// A relay has counted it.

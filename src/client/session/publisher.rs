@@ -5,7 +5,7 @@
 //! a result for each entry (R19: a bad event fails alone). A refused entry fails to its callers and is
 //! dropped, unless the relay had no room for it: it is kept, because a listener may sleep until it is
 //! counted, and sent again some seconds later. Beyond the limit of kept entries a further one is dropped.
-//! Entries without a result are sent again. Every caller gets a result: accepted, refused, or timed out.
+//! Entries without a result are sent again. Every caller gets a result, unless it stops waiting.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -13,9 +13,8 @@ use std::{
 };
 
 use super::{
-    outbox::{Entry, EntryKey, Outbox, merge_counted},
+    outbox::{Answer, Entry, Outbox, merge_counted},
     reconnect::is_final,
-    waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{
     base::{
@@ -54,10 +53,9 @@ pub(crate) struct PublisherSession {
     was_retry: bool,
     /// Maximum entries of the next request.
     batch: usize,
-    waiters: Waiters,
     backoff: Backoff,
     retry_at: Tick,
-    /// Error of the last failed attempt, for the message of a time-out.
+    /// Error of the last failed attempt.
     failure: Option<Error>,
     /// A relay has answered a request before.
     ever_answered: bool,
@@ -92,7 +90,6 @@ impl PublisherSession {
             config,
             in_flight: VecDeque::new(),
             was_retry: false,
-            waiters: Waiters::default(),
             backoff: Backoff::new(RETRY_BASE, RETRY_MAX),
             retry_at: Tick::default(),
             failure: None,
@@ -101,37 +98,27 @@ impl PublisherSession {
         }
     }
 
-    /// Accepts notifications whose caller waits until `deadline`.
+    /// Accepts notifications; the result of each comes to its answer. A caller that drops an answer
+    /// stops waiting, and the notification is still sent.
     ///
     /// # Errors
     /// `Invalid` if one breaks a rule, `Exhausted` if too many are pending; then none is accepted.
     pub(crate) fn notify(
         &mut self,
         notifications: Vec<Notification>,
-        deadline: Tick,
         now: Tick,
-    ) -> Result<WaiterId> {
+    ) -> Result<Vec<Answer>> {
         notifications.iter().try_for_each(Notification::check)?;
-        let keys = notifications.iter().map(|one| self.key(one, now));
-        let keys: Vec<_> = keys.collect();
-        self.check_room(&keys)?;
-        let id = self.waiters.add(notifications.len(), deadline);
-        for (index, (notification, key)) in notifications.into_iter().zip(keys).enumerate() {
-            let entry = Entry {
-                key,
-                notification,
-                waiters: Vec::new(),
-                counted: Vec::new(),
-                due: Tick::default(),
-            };
-            let outbox = match self.kept.contains(&entry.key) {
-                true => &mut self.kept,
-                false => &mut self.pending,
-            };
-            let list = &mut outbox.push(entry).waiters;
-            self.waiters.add_to_list(list, id, index);
+        let entries = notifications.into_iter().map(|one| Entry::new(one, now));
+        let (entries, answers): (Vec<_>, Vec<_>) = entries.unzip();
+        self.check_room(&entries)?;
+        for entry in entries {
+            match self.kept.contains(&entry.key) {
+                true => self.kept.push(entry),
+                false => self.pending.push(entry),
+            }
         }
-        Ok(id)
+        Ok(answers)
     }
 
     /// Returns the next request if one is due.
@@ -189,7 +176,7 @@ impl PublisherSession {
         for mut entry in request.entries {
             let (error, is_refused) = match (results.next(), &answer.error) {
                 (Some(Ok(accepted)), None) => {
-                    self.waiters.settle(entry.waiters, &Ok(accepted));
+                    entry.answer(&Ok(accepted));
                     continue;
                 }
                 (Some(Err(error)), _) if error.kind() == ErrorKind::Exhausted => {
@@ -210,21 +197,19 @@ impl PublisherSession {
                 }
             };
             if is_final(error.kind()) {
-                self.waiters.settle(entry.waiters, &Err(error));
+                entry.answer(&Err(error));
                 continue;
             }
             match is_refused {
                 // The others do not wait for it, and stay together with those that the same relays have
                 // counted.
+                true if entry.was_kept() => {
+                    entry.due = now.after_on_grid(KEPT_FOR);
+                    self.kept.push(entry);
+                }
                 true => {
-                    self.waiters.purge(&mut entry.waiters);
-                    if entry.was_kept() {
-                        entry.due = now.after_on_grid(KEPT_FOR);
-                        self.kept.push(entry);
-                    } else {
-                        self.pending.push(entry);
-                        others_wait = true;
-                    }
+                    self.pending.push(entry);
+                    others_wait = true;
                 }
                 false => {
                     unanswered.push(entry);
@@ -253,14 +238,16 @@ impl PublisherSession {
             self.put_back(request.entries);
         }
         self.wait(error, now, rng);
-        if self.is_refusal(error.kind()) {
-            // All callers fail at once instead of by time-out. Their notifications are kept: after
-            // the cause of the refusal is fixed, listeners may still sleep for lack of them.
-            self.waiters.fail_all(error);
+        let is_refusal = self.is_refusal(error.kind());
+        for entry in self.pending.iter_mut().chain(self.kept.iter_mut()) {
+            if is_refusal {
+                // All callers fail at once instead of by time-out. Their notifications are kept: after
+                // the cause of the refusal is fixed, listeners may still sleep for lack of them.
+                entry.answer(&Err(error.clone()));
+            }
+            // Without a relay nothing else empties the lists of callers that have stopped waiting.
+            entry.purge();
         }
-        // Without a relay nothing else empties the lists of callers that have stopped waiting.
-        let all = self.pending.iter_mut().chain(self.kept.iter_mut());
-        all.for_each(|entry| self.waiters.purge(&mut entry.waiters));
     }
 
     /// The client goes to another relay after [`PublisherSession::broken`]. Each of the others may be
@@ -283,28 +270,24 @@ impl PublisherSession {
         self.config.answer_timeout = timeout;
     }
 
-    /// Fails callers whose deadline has passed. Returns whether the connection is dead: the oldest
-    /// request has had no answer for too long.
-    pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
-        let failure = self.failure.as_ref();
-        self.waiters.expire(now, || timeout_error(failure));
-        self.in_flight
-            .front()
-            .is_some_and(|r| r.sent_at + self.config.answer_timeout <= now)
+    /// Returns whether the connection is dead: the oldest request has had no answer for too long.
+    pub(crate) fn is_overdue(&self, now: Tick) -> bool {
+        self.answer_due().is_some_and(|due| due <= now)
     }
 
-    /// Returns when to call [`PublisherSession::elapsed`] or [`PublisherSession::request`] again.
+    fn answer_due(&self) -> Option<Tick> {
+        let oldest = self.in_flight.front()?;
+        Some(oldest.sent_at + self.config.answer_timeout)
+    }
+
+    /// Returns when to call [`PublisherSession::is_overdue`] or [`PublisherSession::request`] again.
     pub(crate) fn next_at(&self) -> Tick {
-        let answer = self
-            .in_flight
-            .front()
-            .map(|r| r.sent_at + self.config.answer_timeout);
         let room = self.in_flight.len() < self.config.pipeline;
         let retry = (room && !self.pending.is_empty()).then_some(self.retry_at);
         let kept = self.kept.due().filter(|_| room && !self.is_retrying());
         let kept = kept.map(|due| due.max(self.retry_at));
-        let others = [answer, retry, kept].into_iter().flatten();
-        others.fold(self.waiters.deadline(), Tick::min)
+        let all = [self.answer_due(), retry, kept].into_iter().flatten();
+        all.min().unwrap_or(Tick::NEVER)
     }
 
     /// Returns the error of the last failed attempt, unless one was acknowledged since.
@@ -322,56 +305,36 @@ impl PublisherSession {
         !self.in_flight.is_empty() || !self.pending.is_empty() || !self.kept.is_empty()
     }
 
-    /// Takes the results for waiting callers.
-    pub(crate) fn take_completions(&mut self) -> Vec<Completion> {
-        self.waiters.take_completions()
-    }
-
-    /// Removes a caller that no longer waits. Its notifications are still sent.
-    pub(crate) fn abandon(&mut self, waiter: WaiterId) {
-        self.waiters.remove(waiter);
-    }
-
     /// Returns the number of entries in the outbox, in flight, and kept for lack of room.
     pub(crate) fn pending(&self) -> usize {
         let sent = self.in_flight.iter().map(|request| request.entries.len());
         self.pending.len() + self.kept.len() + sent.sum::<usize>()
     }
 
-    /// Returns the total length and capacity of all waiter lists.
+    /// Returns the total length and capacity of all lists of callers.
     #[cfg(test)]
     pub(crate) fn listed(&self) -> (usize, usize) {
         let sent = self.in_flight.iter().flat_map(|request| &request.entries);
         let waiting = self.pending.iter().chain(self.kept.iter());
         waiting.chain(sent).fold((0, 0), |(listed, room), entry| {
             (
-                listed + entry.waiters.len(),
-                room + entry.waiters.capacity(),
+                listed + entry.callers.len(),
+                room + entry.callers.capacity(),
             )
         })
     }
 
     /// A conflated notification adds no entry. Kept entries have a limit of their own, or refused queues
     /// would block others.
-    fn check_room(&self, keys: &[EntryKey]) -> Result<()> {
-        let is_new = |key: &&EntryKey| !self.pending.contains(key) && !self.kept.contains(key);
-        let new: HashSet<_> = keys.iter().filter(is_new).collect();
+    fn check_room(&self, entries: &[Entry]) -> Result<()> {
+        let mut new: HashSet<_> = entries.iter().map(|entry| &entry.key).collect();
+        new.retain(|key| !self.pending.contains(key) && !self.kept.contains(key));
         let limit = self.config.max_pending;
         if !new.is_empty() && self.pending.len() + new.len() > limit {
             let message = format!("the limit of {limit} pending notifications is reached");
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         Ok(())
-    }
-
-    /// Returns the notification's conflation key.
-    fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
-        let delay = notification.delay;
-        EntryKey {
-            queue: notification.queue.clone(),
-            due: (!delay.is_zero()).then(|| now.after_on_grid(delay)),
-            counted_by: Vec::new(),
-        }
     }
 
     /// Returns whether the error is a refusal of the whole stream rather than a broken connection.
@@ -385,11 +348,9 @@ impl PublisherSession {
         }
     }
 
-    /// Puts entries back to the front. Callers that stopped waiting leave their lists, which would grow with
-    /// each repetition.
+    /// Puts entries back to the front.
     fn put_back(&mut self, entries: Vec<Entry>) {
-        for mut entry in entries.into_iter().rev() {
-            self.waiters.purge(&mut entry.waiters);
+        for entry in entries.into_iter().rev() {
             // One that was kept stays so: those that wait for the first time have a limit of their own.
             match entry.was_kept() {
                 true => self.kept.put_back(entry),
@@ -412,8 +373,7 @@ impl PublisherSession {
             );
             Error::new(error.kind(), message)
         };
-        let waiters = std::mem::take(&mut entry.waiters);
-        self.waiters.settle(waiters, &Err(refusal));
+        entry.answer(&Err(refusal));
         if is_kept && !planted!(RefusedDropped) {
             let requested = error.retry_after().unwrap_or_default();
             entry.due = now.after_on_grid(requested.max(KEPT_FOR));
@@ -455,13 +415,4 @@ impl PublisherSession {
         let is_retry = |request: &Request| request.entries.first().is_some_and(Entry::was_kept);
         self.in_flight.iter().any(is_retry)
     }
-}
-
-fn timeout_error(failure: Option<&Error>) -> Error {
-    let mut message =
-        "no acknowledgement before the deadline; the notification may still arrive".to_owned();
-    if let Some(failure) = failure {
-        message.push_str(&format!("; the last attempt failed: {failure}"));
-    }
-    Error::new(ErrorKind::Timeout, message)
 }

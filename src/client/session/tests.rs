@@ -5,7 +5,7 @@ mod leaving;
 mod publishing;
 mod subscribing;
 
-use super::{PublisherConfig, PublisherSession, WaiterId, waiters::Completion};
+use super::{PublisherConfig, PublisherSession, outbox::Answer};
 use crate::{
     base::clock::Tick,
     error::{Error, Result},
@@ -25,9 +25,14 @@ fn publisher() -> PublisherSession {
     PublisherSession::new(PublisherConfig::default())
 }
 
-/// Notifies for a caller that waits for ever.
-fn post(session: &mut PublisherSession, notification: Notification, now: Tick) -> Result<WaiterId> {
-    session.notify(vec![notification], Tick::NEVER, now)
+/// The caller of one notification.
+#[derive(Debug)]
+struct Caller(Answer);
+
+/// Notifies; the caller stops waiting when it is dropped.
+fn post(session: &mut PublisherSession, notification: Notification, now: Tick) -> Result<Caller> {
+    let mut answers = session.notify(vec![notification], now)?;
+    Ok(Caller(answers.pop().expect("one for each")))
 }
 
 /// The answer to a request whose events have these results.
@@ -46,7 +51,7 @@ fn failure(error: Error) -> NotifyAnswer {
     }
 }
 
-/// Returns the acknowledgements for a caller, or its first error.
-fn result(done: Completion) -> Result<Vec<Accepted>> {
-    done.results.into_iter().collect()
+/// Returns the result that a caller has got since; `None` if it waits.
+fn told(answer: &mut Answer) -> Option<Result<Accepted>> {
+    answer.try_recv().expect("it is answered")
 }

@@ -5,7 +5,7 @@ mod sizes;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{super::publisher::*, answer, at, publisher, result, rng};
+use super::{super::publisher::*, answer, at, publisher, rng, told};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind, Result},
@@ -95,14 +95,10 @@ fn notify(
     relay: &mut Relay,
     queue: &str,
     now: Tick,
-) -> Option<Result<Vec<Accepted>>> {
-    let waiter = session
-        .notify(vec![event(queue)], Tick::NEVER, now)
-        .expect("taken");
+) -> Option<Result<Accepted>> {
+    let mut caller = super::post(session, event(queue), now).expect("taken");
     relay.serve(session, now);
-    let done = session.take_completions().into_iter();
-    let mut own = done.filter(|done| done.waiter == waiter);
-    own.next().map(result)
+    told(&mut caller.0)
 }
 
 #[test]
@@ -136,15 +132,16 @@ fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.message().contains("the limit is 3"), "{error}");
     // Nothing is lost: another for the same queue joins it.
-    assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
+    let mut second = super::post(&mut session, event("a/new"), at(1)).expect("taken");
+    relay.serve(&mut session, at(1));
+    assert!(told(&mut second.0).is_none());
     assert_eq!(session.pending(), 1);
     relay.full = false;
     let due = session.next_at();
     assert!(due <= at(6_000), "{due:?}");
     relay.serve(&mut session, due);
     assert_eq!(relay.counted("a/new"), 2);
-    let done = session.take_completions().pop().expect("the second caller");
-    assert!(result(done).is_ok());
+    assert!(told(&mut second.0).expect("told").is_ok());
     assert!(!session.has_work());
 }
 
@@ -152,11 +149,12 @@ fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room
 fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     notify(&mut session, &mut relay, "a/new", at(0));
-    assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
+    let mut second = super::post(&mut session, event("a/new"), at(1)).expect("taken");
+    relay.serve(&mut session, at(1));
+    assert!(told(&mut second.0).is_none());
     let due = session.next_at();
     relay.serve(&mut session, due);
-    let done = session.take_completions().pop().expect("told");
-    let error = result(done).expect_err("still full");
+    let error = told(&mut second.0).expect("told").expect_err("still full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert_eq!(session.pending(), 1, "and it is kept");
 }
@@ -219,7 +217,7 @@ fn with_four_kept() -> PublisherSession {
 #[test]
 fn refused_queues_leave_healthy_ones_their_room() {
     let mut session = with_four_kept();
-    let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
+    let known = session.notify(vec![event("a/known")], at(1));
     assert!(known.is_ok());
 }
 
@@ -235,7 +233,7 @@ fn kept_entries_of_a_relay_that_is_cut_off_leave_healthy_ones_their_room() {
         session.answered(answer(results), due, &mut rng());
         assert_eq!((retry.len(), session.pending()), (4, 4));
     }
-    let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
+    let known = session.notify(vec![event("a/known")], at(1));
     assert!(known.is_ok());
 }
 

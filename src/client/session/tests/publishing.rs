@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use super::{super::publisher::*, answer, at, failure, post, publisher, result, rng};
+use super::{super::publisher::*, Caller, answer, at, failure, post, publisher, rng, told};
 use crate::{
-    base::clock::Tick,
     error::{Error, ErrorKind},
     types::{Accepted, Limits, Notification},
     wire::{NotifyAnswer, proto::Counted},
 };
-
-const LATER: Tick = Tick::NEVER;
 
 fn one_at_a_time() -> PublisherSession {
     PublisherSession::new(PublisherConfig {
@@ -80,35 +77,29 @@ fn a_delayed_notification_is_not_conflated_with_one_that_is_not() {
 }
 
 #[test]
-fn a_caller_is_answered_when_all_of_its_notifications_are() {
+fn a_caller_gets_the_result_of_each_of_its_notifications() {
     let mut session = PublisherSession::new(PublisherConfig {
         batch: 1,
         ..PublisherConfig::default()
     });
-    let waiter = session
-        .notify(vec![event("a/q"), event("a/r")], LATER, at(0))
-        .expect("taken");
+    let both = vec![event("a/q"), event("a/r")];
+    let mut answers = session.notify(both, at(0)).expect("taken");
     session.request(at(0)).expect("the first");
     session.request(at(0)).expect("the second");
+    let mut sequence = |number: usize| {
+        let told = told(&mut answers[number]);
+        told.map(|result| result.expect("accepted").sequence)
+    };
     accept(&mut session, &[5]);
-    assert!(session.take_completions().is_empty());
+    assert_eq!((sequence(0), sequence(1)), (Some(5), None));
     accept(&mut session, &[9]);
-    let done = session.take_completions().pop().expect("answered");
-    assert_eq!(done.waiter, waiter);
-    let sequences: Vec<_> = result(done)
-        .expect("accepted")
-        .iter()
-        .map(|a| a.sequence)
-        .collect();
-    assert_eq!(sequences, [5, 9]);
+    assert_eq!(sequence(1), Some(9));
 }
 
 #[test]
 fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
     let mut session = publisher();
-    session
-        .notify(vec![event("a/q")], LATER, at(0))
-        .expect("taken");
+    let mut first = post(&mut session, event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
     post(&mut session, event("a/q"), at(0)).expect("taken");
     session.broken(&unavailable(), at(1), &mut rng());
@@ -117,8 +108,7 @@ fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
         2
     );
     accept(&mut session, &[2]);
-    let done = session.take_completions().pop().expect("answered");
-    assert!(result(done).is_ok());
+    assert!(told(&mut first.0).expect("told").is_ok());
 }
 
 #[test]
@@ -174,23 +164,14 @@ fn denied() -> Error {
 #[test]
 fn only_the_bad_entry_of_a_batch_fails_and_the_others_are_sent_once() {
     let mut session = publisher();
-    let waiters: Vec<_> = ["a/good", "a/bad", "a/best"]
-        .map(|queue| session.notify(vec![event(queue)], LATER, at(0)))
-        .into_iter()
-        .map(|waiter| waiter.expect("taken"))
-        .collect();
+    let callers = ["a/good", "a/bad", "a/best"];
+    let callers = callers.map(|queue| post(&mut session, event(queue), at(0)).expect("taken"));
     assert_eq!(session.request(at(0)).expect("all").len(), 3);
     let accepted = || Ok(Accepted::default());
     let answer = answer(vec![accepted(), Err(denied()), accepted()]);
     session.answered(answer, at(0), &mut rng());
-    let mut done = session.take_completions();
-    done.sort_by_key(|done| done.waiter);
-    let done: Vec<_> = done
-        .into_iter()
-        .map(|done| (done.waiter, result(done).is_ok()))
-        .collect();
-    let expected = [(waiters[0], true), (waiters[1], false), (waiters[2], true)];
-    assert_eq!(done, expected);
+    let is_ok = |mut caller: Caller| told(&mut caller.0).expect("told").is_ok();
+    assert_eq!(callers.map(is_ok), [true, false, true]);
     assert!(!session.has_work());
     assert!(session.failure().is_none(), "the relay is well");
 }
@@ -199,7 +180,7 @@ fn only_the_bad_entry_of_a_batch_fails_and_the_others_are_sent_once() {
 fn a_caller_of_several_learns_which_one_was_refused() {
     let mut session = publisher();
     let both = vec![event("a/bad"), event("a/good")];
-    session.notify(both, LATER, at(0)).expect("taken");
+    let mut answers = session.notify(both, at(0)).expect("taken");
     session.request(at(0)).expect("both");
     let accepted = Accepted {
         sequence: 7,
@@ -207,17 +188,16 @@ fn a_caller_of_several_learns_which_one_was_refused() {
     };
     let answer = answer(vec![Err(denied()), Ok(accepted)]);
     session.answered(answer, at(0), &mut rng());
-    let done = session.take_completions().pop().expect("answered");
-    assert_eq!(done.results.len(), 2);
-    let kind = done.results[0].as_ref().expect_err("denied").kind();
-    assert_eq!(kind, ErrorKind::Denied);
-    assert_eq!(done.results[1].as_ref().ok(), Some(&accepted));
+    let mut results = answers.iter_mut().map(|answer| told(answer).expect("told"));
+    let error = results.next().expect("two").expect_err("denied");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert_eq!(results.next().expect("two").ok(), Some(accepted));
 }
 
 #[test]
 fn a_refused_event_of_a_failed_request_is_not_sent_again() {
     let mut session = publisher();
-    let waiter = post(&mut session, event("a/bad"), at(0)).expect("taken");
+    let mut bad = post(&mut session, event("a/bad"), at(0)).expect("taken");
     post(&mut session, event("a/good"), at(0)).expect("taken");
     session.request(at(0)).expect("both");
     let accepted = Ok(Accepted::default());
@@ -231,9 +211,8 @@ fn a_refused_event_of_a_failed_request_is_not_sent_again() {
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].queue, event("a/good").queue);
     assert_eq!(session.counted(), [counted("one", 5)]);
-    let done = session.take_completions().pop().expect("told");
-    assert_eq!(done.waiter, waiter);
-    assert_eq!(result(done).expect_err("denied").kind(), ErrorKind::Denied);
+    let error = told(&mut bad.0).expect("told").expect_err("denied");
+    assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
 #[test]
@@ -272,18 +251,10 @@ fn events_that_a_cut_off_relay_counted_stay_in_one_request() {
 }
 
 #[test]
-fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
+fn a_notification_whose_caller_stopped_waiting_is_still_sent() {
     let mut session = publisher();
-    session
-        .notify(vec![event("a/q")], at(1_000), at(0))
-        .expect("taken");
+    drop(post(&mut session, event("a/q"), at(0)).expect("taken"));
     assert_eq!(session.next_at(), at(0));
-    session.elapsed(at(999));
-    assert!(session.take_completions().is_empty());
-    session.elapsed(at(1_000));
-    let done = session.take_completions().pop().expect("answered");
-    let error = result(done).expect_err("too late");
-    assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(session.request(at(1_000)).is_some());
 }
 
@@ -292,8 +263,9 @@ fn a_request_without_an_answer_is_a_dead_connection() {
     let mut session = publisher();
     post(&mut session, event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
-    assert!(!session.elapsed(at(4_999)));
-    assert!(session.elapsed(at(5_000)));
+    assert_eq!(session.next_at(), at(5_000));
+    assert!(!session.is_overdue(at(4_999)));
+    assert!(session.is_overdue(at(5_000)));
 }
 
 #[test]
@@ -363,17 +335,12 @@ fn refused(kind: ErrorKind) -> Error {
 #[test]
 fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
     let mut session = publisher();
-    post(&mut session, event("a/p"), at(0)).expect("taken");
-    session
-        .notify(vec![event("a/q")], LATER, at(0))
-        .expect("taken");
+    let callers = ["a/p", "a/q"].map(|queue| post(&mut session, event(queue), at(0)));
     session.request(at(0)).expect("a request");
     session.broken(&refused(ErrorKind::Denied), at(0), &mut rng());
-    let done = session.take_completions();
-    assert_eq!(done.len(), 2, "{done:?}");
-    for done in done {
-        let error = result(done).expect_err("refused");
-        assert_eq!(error.kind(), ErrorKind::Denied);
+    for caller in callers {
+        let told = told(&mut caller.expect("taken").0).expect("told");
+        assert_eq!(told.expect_err("refused").kind(), ErrorKind::Denied);
     }
     let again = session.request(session.retry_at()).expect("kept");
     assert_eq!(again.len(), 2, "both are sent after the cause is fixed");
@@ -383,40 +350,15 @@ fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
 fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_first_answer() {
     for kind in [ErrorKind::Unsupported, ErrorKind::NotFound] {
         let mut session = publisher();
-        session
-            .notify(vec![event("a/q")], LATER, at(0))
-            .expect("taken");
+        let mut caller = post(&mut session, event("a/q"), at(0)).expect("taken");
         session.broken(&refused(kind), at(0), &mut rng());
-        assert_eq!(
-            session.take_completions().len(),
-            1,
-            "no relay has answered yet"
-        );
+        assert!(told(&mut caller.0).is_some(), "no relay has answered yet");
         session.request(session.retry_at()).expect("a request");
         accept(&mut session, &[1]);
-        session
-            .notify(vec![event("a/q")], LATER, at(0))
-            .expect("taken");
+        let mut caller = post(&mut session, event("a/q"), at(0)).expect("taken");
         session.broken(&refused(kind), at(0), &mut rng());
-        assert!(
-            session.take_completions().is_empty(),
-            "the relay may return"
-        );
+        assert!(told(&mut caller.0).is_none(), "the relay may return");
     }
-}
-
-#[test]
-fn a_deadline_that_passes_names_the_last_failure() {
-    let mut session = publisher();
-    session
-        .notify(vec![event("a/q")], at(1_000), at(0))
-        .expect("taken");
-    session.broken(&unavailable(), at(0), &mut rng());
-    session.elapsed(at(1_000));
-    let done = session.take_completions().pop().expect("answered");
-    let error = result(done).expect_err("late");
-    assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert!(error.message().contains("connection reset"), "{error}");
 }
 
 #[test]
@@ -428,7 +370,7 @@ fn at_the_limit_what_merges_is_still_taken() {
     post(&mut session, event("a/q"), at(0)).expect("the first");
     post(&mut session, event("a/q"), at(0)).expect("costs nothing");
     let both = vec![event("a/q"), event("a/q")];
-    session.notify(both, LATER, at(0)).expect("nor do these");
+    session.notify(both, at(0)).expect("nor do these");
     let error = post(&mut session, event("a/r"), at(0)).expect_err("one more");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
 }
@@ -436,16 +378,16 @@ fn at_the_limit_what_merges_is_still_taken() {
 #[test]
 fn a_request_that_came_too_soon_is_sent_again_in_halves() {
     let mut session = publisher();
-    for queue in ["a/one", "a/two", "a/three"] {
-        session
-            .notify(vec![event(queue)], LATER, at(0))
-            .expect("taken");
-    }
+    let callers = ["a/one", "a/two", "a/three"];
+    let callers = callers.map(|queue| post(&mut session, event(queue), at(0)));
     let sent = session.request(at(0)).expect("all").len();
     let over_rate = Error::new(ErrorKind::Exhausted, "notify_rate: the limit is reached")
         .with_retry_after(Duration::from_millis(400));
     session.answered(failure(over_rate.clone()), at(0), &mut rng());
-    assert!(session.take_completions().is_empty(), "no caller fails");
+    for caller in callers {
+        let told = told(&mut caller.expect("taken").0);
+        assert!(told.is_none(), "no caller fails");
+    }
     assert!(session.request(at(399)).is_none(), "not before its time");
     let again = session.next_at();
     assert!(again <= at(800), "no back-off: {again:?}");
