@@ -111,7 +111,8 @@ impl Publisher {
     /// * [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if no relay has ever answered there;
     /// * [`ErrorKind::Timeout`], with the last failure, if no acknowledgement came before the
     ///   deadline;
-    /// * [`ErrorKind::Exhausted`] if the relay has no room for the queue.
+    /// * [`ErrorKind::Exhausted`] if the relay has no room for the queue, and then also
+    ///   [`ErrorKind::Unavailable`] if it can make none because it is cut off from its cluster.
     ///
     /// After `Invalid`, and after a denial of the queue, the notification is not sent again. After the
     /// others it is still sent as soon as that is possible, unless the error says that it was dropped

@@ -1,5 +1,5 @@
-//! A publisher's unsent entries in order of arrival, at most one per key. An entry is a conflated
-//! notification with its callers.
+//! A publisher's unsent entries, at most one per key, in the order in which they are sent. An entry is a
+//! conflated notification with its callers.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
@@ -42,7 +42,7 @@ impl Outbox {
         Some(self.entries[first].due)
     }
 
-    /// Removes the entries of the next request, in order of arrival.
+    /// Removes the entries of the next request.
     pub(super) fn take(&mut self, now: Tick, most: usize) -> Vec<Entry> {
         let mut taken: Vec<Entry> = Vec::new();
         while taken.len() < most
@@ -62,12 +62,13 @@ impl Outbox {
 
     /// Adds an entry at the end, or merges it into the entry with its key.
     pub(super) fn push(&mut self, entry: Entry) {
-        self.add(entry, VecDeque::push_back);
-    }
-
-    /// Puts an entry back to the front, or merges it into the entry with its key.
-    pub(super) fn put_back(&mut self, entry: Entry) {
-        self.add(entry, VecDeque::push_front);
+        match self.entries.entry(entry.key.clone()) {
+            hash_map::Entry::Occupied(mut known) => known.get_mut().merge(entry),
+            hash_map::Entry::Vacant(new) => {
+                self.order.push_back(entry.key.clone());
+                new.insert(entry);
+            }
+        }
     }
 
     /// Returns whether an entry with this key is queued.
@@ -78,16 +79,6 @@ impl Outbox {
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
-    }
-
-    fn add(&mut self, entry: Entry, to: fn(&mut VecDeque<EntryKey>, EntryKey)) {
-        match self.entries.entry(entry.key.clone()) {
-            hash_map::Entry::Occupied(mut known) => known.get_mut().merge(entry),
-            hash_map::Entry::Vacant(new) => {
-                to(&mut self.order, entry.key.clone());
-                new.insert(entry);
-            }
-        }
     }
 }
 

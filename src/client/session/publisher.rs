@@ -5,7 +5,8 @@
 //! a result for each entry (R19: a bad event fails alone). A refused entry fails to its callers and is
 //! dropped, unless the relay had no room for it: it is kept, because a listener may sleep until it is
 //! counted, and sent again some seconds later. Beyond the limit of kept entries a further one is dropped.
-//! Entries without a result are sent again. Every caller gets a result, unless it stops waiting.
+//! Entries without a result are sent again, behind the others. Every caller gets a result, unless it stops
+//! waiting.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -112,12 +113,7 @@ impl PublisherSession {
         let entries = notifications.into_iter().map(|one| Entry::new(one, now));
         let (entries, answers): (Vec<_>, Vec<_>) = entries.unzip();
         self.check_room(&entries)?;
-        for entry in entries {
-            match self.kept.contains(&entry.key) {
-                true => self.kept.push(entry),
-                false => self.pending.push(entry),
-            }
-        }
+        self.add(entries);
         Ok(answers)
     }
 
@@ -172,70 +168,58 @@ impl PublisherSession {
         }
         let sent = request.entries.len();
         let mut results = answer.results.into_iter();
-        let (mut unanswered, mut failure, mut others_wait) = (Vec::new(), None, false);
+        let (mut again, mut failure) = (Vec::new(), None);
         for mut entry in request.entries {
-            let (error, is_refused) = match (results.next(), &answer.error) {
+            let error = match (results.next(), &answer.error) {
                 (Some(Ok(accepted)), None) => {
                     entry.answer(&Ok(accepted));
                     continue;
                 }
-                (Some(Err(error)), _) if error.kind() == ErrorKind::Exhausted => {
+                // A kept entry waits on its own, also at a relay that is cut off.
+                (Some(Err(error)), _)
+                    if error.kind() == ErrorKind::Exhausted
+                        || entry.was_kept() && !is_final(error.kind()) =>
+                {
                     self.keep(entry, &error, now);
                     continue;
                 }
-                (Some(Err(error)), _) => (error, true),
+                (Some(Err(error)), _) => error,
                 (_, Some(error)) => {
                     if let Some(counted) = &answer.counted {
                         entry.was_counted(counted);
                     }
-                    (error.clone(), false)
+                    error.clone()
                 }
                 // Whether the relay has counted it is unknown. It is sent again rather than lost.
                 (None, None) => {
                     let message = "the relay's answer does not fit the request";
-                    (Error::new(ErrorKind::Internal, message), false)
+                    Error::new(ErrorKind::Internal, message)
                 }
             };
             if is_final(error.kind()) {
                 entry.answer(&Err(error));
                 continue;
             }
-            match is_refused {
-                // The others do not wait for it, and stay together with those that the same relays have
-                // counted.
-                true if entry.was_kept() => {
-                    entry.due = now.after_on_grid(KEPT_FOR);
-                    self.kept.push(entry);
-                }
-                true => {
-                    self.pending.push(entry);
-                    others_wait = true;
-                }
-                false => {
-                    unanswered.push(entry);
-                    others_wait = true;
-                }
-            }
             failure = Some(error);
+            again.push(entry);
         }
-        self.put_back(unanswered);
+        // Those that the same relays have counted are one request.
+        again.sort_by(|one, other| other.key.counted_by.cmp(&one.key.counted_by));
+        self.add(again);
         match failure {
-            Some(error) if others_wait => {
+            Some(error) => {
                 self.shrink(sent, &error);
                 self.wait(&error, now, rng);
             }
-            // Kept entries wait on their own.
-            Some(error) => self.failure = Some(error),
             None => self.succeeded(),
         }
     }
 
     /// The connection broke: all requests in flight are sent again, and may be counted twice.
     pub(crate) fn broken(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
-        // The last one first: each is put back to the front.
-        for request in std::mem::take(&mut self.in_flight).into_iter().rev() {
+        for request in std::mem::take(&mut self.in_flight) {
             self.shrink(request.entries.len(), error);
-            self.put_back(request.entries);
+            self.add(request.entries);
         }
         self.wait(error, now, rng);
         let is_refusal = self.is_refusal(error.kind());
@@ -348,13 +332,13 @@ impl PublisherSession {
         }
     }
 
-    /// Puts entries back to the front.
-    fn put_back(&mut self, entries: Vec<Entry>) {
-        for entry in entries.into_iter().rev() {
-            // One that was kept stays so: those that wait for the first time have a limit of their own.
-            match entry.was_kept() {
-                true => self.kept.put_back(entry),
-                false => self.pending.put_back(entry),
+    /// Adds entries behind the others, or to those that the relay has no room for: one that was kept stays
+    /// so, and a notification of its queue waits with it.
+    fn add(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            match entry.was_kept() || self.kept.contains(&entry.key) {
+                true => self.kept.push(entry),
+                false => self.pending.push(entry),
             }
         }
     }
