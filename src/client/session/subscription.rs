@@ -20,11 +20,10 @@ use crate::{
 /// The subscription's state machine.
 #[derive(Debug)]
 pub(crate) struct SubscriptionSession {
+    /// With the newest resume number in effect. Another relay, or a restarted one, does not take it.
     options: SubscribeOptions,
     pub(crate) reconnect: Reconnect,
     undelivered: VecDeque<WorkDetected>,
-    /// The newest resume number in effect. Another relay, or a restarted one, does not take it.
-    resume: ResumeNumber,
     /// The newest stream's; valid while that is open.
     welcome: Option<Welcome>,
     /// Since when the newest stream states that its relay does not receive all publishers' notifications.
@@ -44,7 +43,6 @@ const DEGRADED_FOR: Duration = Duration::from_secs(15);
 impl SubscriptionSession {
     pub(crate) fn new(options: SubscribeOptions, config: ReconnectConfig) -> Self {
         Self {
-            resume: options.resume.clone(),
             options,
             reconnect: Reconnect::new(config),
             undelivered: VecDeque::new(),
@@ -60,15 +58,12 @@ impl SubscriptionSession {
     pub(crate) fn request(&mut self) -> SubscribeOptions {
         self.undelivered.clear();
         self.welcome = None;
-        SubscribeOptions {
-            resume: self.resume.clone(),
-            ..self.options.clone()
-        }
+        self.options.clone()
     }
 
     /// Returns the newest resume number in effect, empty without one.
     pub(crate) fn resume(&self) -> &ResumeNumber {
-        &self.resume
+        &self.options.resume
     }
 
     /// Hands over the next wake-up.
@@ -174,7 +169,7 @@ impl SubscriptionSession {
             return;
         }
         if self.undelivered.is_empty() || planted!(ResumeTakenOnArrival) {
-            self.resume = resume;
+            self.options.resume = resume;
         }
     }
 }
