@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    client::session::{Reconnect, WatchSession},
+    client::session::Reconnect,
     error::Result,
     types::{
         FlagEvent, FlagName, FlagState, FlagWatch, LeashOptions, Limits, LinkState, ListenerId,
@@ -150,11 +150,16 @@ impl Flags {
 #[derive(Debug)]
 pub struct FlagWatcher(ReconnectingStream<WatchProtocol>);
 
-/// `Flags.WatchFlag`.
+/// `Flags.WatchFlag`. Every stream begins with the flag's current state. A state that repeats the one
+/// before it is not handed over.
 #[derive(Debug)]
 struct WatchProtocol {
-    session: WatchSession,
+    reconnect: Reconnect,
     request: proto::WatchFlagRequest,
+    /// Has arrived, and is handed over before the next message is read.
+    arrived: Option<FlagEvent>,
+    /// The newest state that arrived.
+    newest: Option<FlagState>,
 }
 
 impl FlagWatcher {
@@ -167,8 +172,10 @@ impl FlagWatcher {
             acks: false,
         };
         let protocol = WatchProtocol {
-            session: WatchSession::new(client.reconnect_config()),
+            reconnect: Reconnect::new(client.reconnect_config()),
             request,
+            arrived: None,
+            newest: None,
         };
         let listener = listener_id.clone();
         Self(ReconnectingStream::new(client, listener, protocol))
@@ -205,21 +212,20 @@ impl StreamProtocol for WatchProtocol {
     type Item = FlagEvent;
 
     fn reconnect(&mut self) -> &mut Reconnect {
-        &mut self.session.reconnect
+        &mut self.reconnect
     }
 
     fn link_state(&self) -> LinkState {
-        let reconnect = &self.session.reconnect;
         LinkState {
-            connection: reconnect.state(),
-            announced: reconnect.announced,
-            cause: reconnect.cause.clone(),
+            connection: self.reconnect.state(),
+            announced: self.reconnect.announced,
+            cause: self.reconnect.cause.clone(),
             ..LinkState::default()
         }
     }
 
     fn next_item(&mut self) -> Option<FlagEvent> {
-        self.session.next_event()
+        self.arrived.take()
     }
 
     fn open(&mut self, channel: RelayChannel) -> Opening<Self::Response> {
@@ -233,7 +239,18 @@ impl StreamProtocol for WatchProtocol {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Result<()> {
-        self.session.received(flag_event(message)?, now, rng);
+        let event = flag_event(message)?;
+        self.reconnect.on_message(now);
+        match event {
+            FlagEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
+            FlagEvent::State(state) if self.newest.as_ref() == Some(&state) => {}
+            FlagEvent::State(ref state) => {
+                self.newest = Some(state.clone());
+                self.arrived = Some(event);
+            }
+            FlagEvent::Acks { .. } => self.arrived = Some(event),
+            FlagEvent::Heartbeat | FlagEvent::Unknown => {}
+        }
         Ok(())
     }
 }

@@ -8,7 +8,6 @@ mod outbox;
 mod publisher;
 mod reconnect;
 mod subscription;
-mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -16,4 +15,3 @@ mod tests;
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use reconnect::{Reconnect, ReconnectConfig, ReconnectStep, leaves_relay};
 pub(crate) use subscription::SubscriptionSession;
-pub(crate) use watch::WatchSession;
