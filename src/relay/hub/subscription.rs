@@ -383,11 +383,8 @@ impl Subscription {
             sequence: work.sequence,
             last_event: &state.last_event,
         };
-        let has_room = match &shared_from {
-            Some(from) => sink.push_shared(&written, state.encoded.get(from, work.sequence)),
-            None => sink.push(&written),
-        };
-        if !has_room {
+        let shared = shared_from.map(|from| state.encoded.get(&from, work.sequence));
+        if !sink.push(&written, shared) {
             cursor.is_due = true;
             let group = state.group_of(self);
             if let Some(member) = group.and_then(|group| group.members.get_mut(self.id)) {

@@ -265,7 +265,7 @@ impl Inbox {
                 sequence: 0,
                 last_event: &nothing,
             };
-            if !sink.push(&entry) {
+            if !sink.push(&entry, None) {
                 return false;
             }
             filled.add(0, reason);

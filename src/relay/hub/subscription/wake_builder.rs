@@ -42,14 +42,9 @@ pub(crate) trait WakeSink {
     }
 
     /// Appends an entry; `false` where it does not fit, and then nothing was appended. An empty
-    /// Wake accepts any entry, because its texts have limits.
-    fn push(&mut self, entry: &WakeEntry<'_>) -> bool;
-
-    /// Appends an entry. `encoded` has its encoding, or is empty and gets it for other subscribers.
-    fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
-        _ = encoded;
-        self.push(entry)
-    }
+    /// Wake accepts any entry, because its texts have limits. `shared` has its encoding, or is empty and
+    /// gets it for other subscribers.
+    fn push(&mut self, entry: &WakeEntry<'_>, shared: Option<&mut Vec<u8>>) -> bool;
 }
 
 /// A Wake as values: at most 256 entries and 32 KiB, computed with each entry's greatest size.
@@ -73,7 +68,7 @@ impl EncodingCache {
 }
 
 impl WakeSink for WakeBuilder {
-    fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
+    fn push(&mut self, entry: &WakeEntry<'_>, _: Option<&mut Vec<u8>>) -> bool {
         let entry = entry.to_work();
         let bytes = self.bytes + entry.encoded_at_most();
         let has_room = self.work.len() < Limits::WAKE_ENTRIES && bytes <= Limits::WAKE_BYTES;

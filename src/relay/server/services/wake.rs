@@ -35,17 +35,15 @@ impl WakeSink for EncodedWake {
         self.expected = entries.min(Limits::WAKE_ENTRIES);
     }
 
-    fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
+    fn push(&mut self, entry: &WakeEntry<'_>, shared: Option<&mut Vec<u8>>) -> bool {
         let before = self.bytes.len();
-        encode(entry, &mut self.bytes);
-        self.commit(before)
-    }
-
-    fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
+        let Some(encoded) = shared else {
+            encode(entry, &mut self.bytes);
+            return self.commit(before);
+        };
         if encoded.is_empty() {
             encode(entry, encoded);
         }
-        let before = self.bytes.len();
         if before == 0 {
             // The entries of one Wake have similar lengths: one allocation for all.
             let all = encoded.len().saturating_mul(self.expected);
