@@ -123,7 +123,6 @@ impl Reconnect {
         self.phase = Phase::Open(None);
         let dead = self.heartbeat * 5 / 2;
         let silence = match self.announced {
-            // A proxy may accept a stream while the relay is away.
             true => dead.min(SHORT_RECONNECT),
             false => dead,
         };
@@ -157,6 +156,13 @@ impl Reconnect {
     pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
         let waits = matches!(self.phase, Phase::Waiting | Phase::Closed);
         if waits || self.until > now {
+            return false;
+        }
+        let rest = (self.heartbeat * 5 / 2).saturating_sub(SHORT_RECONNECT);
+        if self.phase == Phase::Open(None) && std::mem::take(&mut self.announced) && !rest.is_zero()
+        {
+            // A proxy has accepted the stream, and no message of a relay came.
+            self.expect_message(now + rest);
             return false;
         }
         self.broken(now, None, rng);
