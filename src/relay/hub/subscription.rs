@@ -70,17 +70,6 @@ pub(super) enum Owed {
     Check,
 }
 
-/// What came of a member's entry into the table of its group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
-    /// It has a cursor as a member.
-    Member,
-    /// There was no room for a cursor.
-    NoRoom,
-    /// The subscription has ended.
-    Ended,
-}
-
 impl Subscription {
     /// Its cursors count in the pool as well.
     pub(super) fn new(
@@ -212,17 +201,18 @@ impl Subscription {
     }
 
     /// Makes the cursor of a member that its group gets to know; with `beyond`, up to twice the limit.
-    pub(super) fn join_group(&self, entry: &Arc<QueueEntry>, beyond: bool) -> Admission {
+    /// Returns `false` where there was no room for it, or the subscription has ended.
+    pub(super) fn join_group(&self, entry: &Arc<QueueEntry>, beyond: bool) -> bool {
         let beyond = beyond && !entry.shared.cursors.is_full_beyond();
         let mut inbox = self.lock();
         if self.mailbox.is_closed() {
-            return Admission::Ended;
+            return false;
         }
         let Some(cursor) = inbox.get_or_insert(entry, self, beyond) else {
-            return Admission::NoRoom;
+            return false;
         };
         cursor.is_member = true;
-        Admission::Member
+        true
     }
 
     /// A member's stream has a wake-up to take.

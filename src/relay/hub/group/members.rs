@@ -17,7 +17,7 @@ use super::super::{
     listeners::Listeners,
     mailbox::SubscriptionId,
     queue::QueueEntry,
-    subscription::{Admission, Subscription},
+    subscription::Subscription,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -186,19 +186,20 @@ impl Members {
         })
     }
 
-    /// Has a member become known; its cursor is made, with `beyond` also beyond the limits.
+    /// Has a member become known; its cursor is made, with `beyond` also beyond the limits. Returns `false`
+    /// where there was no room for it, or the subscription has ended.
     pub(crate) fn admit(
         &mut self,
         entry: &Arc<QueueEntry>,
         subscription: &Arc<Subscription>,
         beyond: bool,
-    ) -> Admission {
+    ) -> bool {
         let id = subscription.id;
         if self.known.contains_key(&id) {
-            return Admission::Member;
+            return true;
         }
-        let admission = subscription.join_group(entry, beyond);
-        if admission == Admission::Member {
+        let is_admitted = subscription.join_group(entry, beyond);
+        if is_admitted {
             let member = Member {
                 capacity: subscription.mailbox.capacity,
                 subscription: Arc::clone(subscription),
@@ -211,7 +212,7 @@ impl Members {
             self.known.insert(id, Box::new(member));
             self.set_ready(id);
         }
-        admission
+        is_admitted
     }
 
     /// The member is not known from now on.
@@ -298,11 +299,12 @@ impl Members {
             if let Some(one) = &fresh {
                 self.turn = Some(one.id);
                 let beyond = self.next_known(among).is_none() && std::mem::take(&mut beyond);
-                match self.admit(entry, one, beyond) {
-                    Admission::Member => {}
-                    Admission::NoRoom => fresh = None,
-                    // It is not found again.
-                    Admission::Ended => continue,
+                if !self.admit(entry, one, beyond) {
+                    // One that has ended is not found again.
+                    if one.mailbox.is_closed() {
+                        continue;
+                    }
+                    fresh = None;
                 }
             }
             let one = match fresh {
