@@ -5,7 +5,7 @@
 //! the number of queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
 //! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
 //! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
-//! for each length of prefix.
+//! for each pair of lengths of these prefixes.
 //!
 //! States of a node:
 //!
@@ -246,24 +246,23 @@ impl Patterns {
 /// The nodes of one pattern, one for each group.
 type Nodes = Vec<Arc<PatternNode>>;
 
+/// Of the account and of the queue's name in a pattern: the length of its prefix, or `None` for a name.
+type Shape = [Option<usize>; 2];
+
 /// The nodes.
 #[derive(Default)]
 struct PatternIndex {
-    /// By account part, then by queue part.
-    parts: Parts<Parts<Nodes>>,
+    /// By the shapes of the patterns, then by their texts.
+    by_shape: BTreeMap<Shape, HashMap<Box<str>, Nodes>>,
     /// In the order in which they were made.
     all: BTreeMap<u64, Arc<PatternNode>>,
     made: u64,
 }
 
-/// Values by one part of a selector: those of names, and by the length of the prefix those of prefixes.
-#[derive(Default)]
-struct Parts<T>(BTreeMap<Option<usize>, HashMap<Box<str>, T>>);
-
 impl PatternIndex {
     fn get_or_make(&mut self, pattern: &Selector, group: Option<&GroupName>) -> Arc<PatternNode> {
-        let queues = self.parts.entry(pattern.storage_account());
-        let nodes = queues.entry(pattern.queue_name());
+        let patterns = self.by_shape.entry(shape_of(pattern)).or_default();
+        let nodes = patterns.entry(pattern.as_str().into()).or_default();
         if let Some(known) = nodes.iter().find(|node| node.group.as_ref() == group) {
             return Arc::clone(known);
         }
@@ -276,8 +275,8 @@ impl PatternIndex {
 
     fn of(&self, subscription: &Subscription) -> Nodes {
         let nodes = subscription.patterns().iter().filter_map(|pattern| {
-            let queues = self.parts.get(pattern.storage_account())?;
-            let mut nodes = queues.get(pattern.queue_name())?.iter();
+            let patterns = self.by_shape.get(&shape_of(pattern))?;
+            let mut nodes = patterns.get(pattern.as_str())?.iter();
             nodes.find(|node| node.group == subscription.group).cloned()
         });
         nodes.collect()
@@ -285,64 +284,40 @@ impl PatternIndex {
 
     /// The node has lost its last subscription.
     fn remove(&mut self, node: &PatternNode) {
-        let (account, queue) = (node.selector.storage_account(), node.selector.queue_name());
-        let queues = self.parts.entry(account);
-        let nodes = queues.entry(queue);
+        let (shape, text) = (shape_of(&node.selector), node.selector.as_str());
+        let patterns = self.by_shape.entry(shape).or_default();
+        let nodes = patterns.entry(text.into()).or_default();
         nodes.retain(|one| one.number != node.number);
         if nodes.is_empty() {
-            queues.remove(queue);
+            patterns.remove(text);
         }
-        if queues.0.is_empty() {
-            self.parts.remove(account);
+        if patterns.is_empty() {
+            self.by_shape.remove(&shape);
         }
         self.all.remove(&node.number);
     }
 
-    /// Returns the nodes that match a queue.
+    /// Returns the nodes that match a queue: its address in each shape is the text of one pattern.
     fn matching(&self, address: &QueueAddress) -> Nodes {
-        let queues = self.parts.known_by(address.storage_account());
-        let nodes = queues.flat_map(|queues| queues.known_by(address.queue_name()));
-        nodes.flatten().map(Arc::clone).collect()
-    }
-}
-
-impl<T: Default> Parts<T> {
-    fn entry(&mut self, part: &str) -> &mut T {
-        let (length, text) = table_of(part);
-        let table = self.0.entry(length).or_default();
-        table.entry(text.into()).or_default()
-    }
-
-    fn get(&self, part: &str) -> Option<&T> {
-        let (length, text) = table_of(part);
-        self.0.get(&length)?.get(text)
-    }
-
-    fn remove(&mut self, part: &str) {
-        let (length, text) = table_of(part);
-        if let Some(table) = self.0.get_mut(&length) {
-            table.remove(text);
-            if table.is_empty() {
-                self.0.remove(&length);
-            }
-        }
-    }
-
-    /// Returns the values of this name and of its prefixes.
-    fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
-        // Names are ASCII, so every length is a boundary of characters.
-        let found = self.0.iter().map_while(move |(length, table)| {
-            let text = length.map_or(Some(name), |length| name.get(..length))?;
-            Some(table.get(text))
+        let found = self.by_shape.iter().filter_map(|(shape, patterns)| {
+            let (account, star) = part_in(shape[0], address.storage_account())?;
+            let (queue, queue_star) = part_in(shape[1], address.queue_name())?;
+            let text = format!("{account}{star}/{queue}{queue_star}");
+            patterns.get(text.as_str())
         });
-        found.flatten()
+        found.flatten().map(Arc::clone).collect()
     }
 }
 
-/// Returns the table of a selector's part, and its key there.
-fn table_of(part: &str) -> (Option<usize>, &str) {
-    match part.strip_suffix('*') {
-        Some(beginning) => (Some(beginning.len()), beginning),
-        None => (None, part),
+/// Returns what a pattern with a prefix of this length has of a name, and the end of that part.
+fn part_in(length: Option<usize>, name: &str) -> Option<(&str, &'static str)> {
+    match length {
+        Some(length) => name.get(..length).map(|prefix| (prefix, "*")),
+        None => Some((name, "")),
     }
+}
+
+fn shape_of(pattern: &Selector) -> Shape {
+    let parts = [pattern.storage_account(), pattern.queue_name()];
+    parts.map(|part| part.strip_suffix('*').map(str::len))
 }
