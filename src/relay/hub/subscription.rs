@@ -387,7 +387,7 @@ impl Subscription {
         let messages = if is_newest { head.messages } else { 0 };
         cursor.advance(work.sequence, messages, is_given, now);
         if work.reason != WakeReason::Sentinel {
-            cursor.work_sent_at = now;
+            cursor.work_sent_at = Some(now);
         }
         if assigned.is_none() {
             cursor.taken = state.is_walked().then_some(head);

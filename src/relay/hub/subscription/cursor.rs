@@ -10,19 +10,19 @@
 //! only a pattern matches counts while the subscription has a cursor for it. Without room for that, the
 //! queue's wake-ups go under the pattern's own name.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::atomic::AtomicBool;
 
 use super::super::{
     counters::Counters,
-    queue::{QueueEntry, QueueState},
+    queue::QueueState,
     subscription::Subscription,
     sync::{AtomicU64, Ordering},
 };
 use crate::base::clock::Tick;
 
 /// A subscriber's state on one queue.
+#[derive(Default)]
 pub(crate) struct Cursor {
-    pub(crate) entry: Arc<QueueEntry>,
     /// A member that the queue's group knows; its position is the group's.
     pub(crate) is_member: bool,
     /// The position before its first undelivered event; `None` where it is owed nothing.
@@ -46,9 +46,9 @@ pub(crate) struct Cursor {
     pub(crate) woken_at: Tick,
     /// The newest sequence after which the listener read the queue until empty.
     pub(crate) drained_sequence: Option<u64>,
-    /// When the stream took the newest wake-up other than a check of the sentinel; [`Tick::NEVER`] if the
-    /// messages of that are visible again.
-    pub(crate) work_sent_at: Tick,
+    /// When the stream took the newest wake-up other than a check of the sentinel; `None` if the messages
+    /// of that are visible again.
+    pub(crate) work_sent_at: Option<Tick>,
     /// The newest report states that the listener took work.
     pub(crate) busy: bool,
     /// The newest report with a state was BUSY.
@@ -63,31 +63,6 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn new(entry: Arc<QueueEntry>, is_named: bool) -> Self {
-        Self {
-            entry,
-            is_member: false,
-            owed: None,
-            is_asked: false,
-            taken: None,
-            is_due: false,
-            waits: false,
-            holds: false,
-            is_named,
-            woken_sequence: None,
-            woken_messages: 0,
-            woken_at: Tick::default(),
-            drained_sequence: None,
-            work_sent_at: Tick::NEVER,
-            busy: false,
-            reported_busy: false,
-            report_number: 0,
-            reported_at: Tick::default(),
-            busy_since: None,
-            tasks: 0,
-        }
-    }
-
     /// Its stream took all entries up to this sequence, at which so many messages were counted. R8: a
     /// woken listener counts as busy until it reports DRAINED; a wake-up to this stream alone may have a
     /// sequence that the listener has drained already.
@@ -115,7 +90,7 @@ impl Cursor {
     pub(crate) fn keeps_entry(&self, subscription: &Subscription) -> bool {
         let has_work = match subscription.mailbox.reports() {
             true => self.has_work() || self.reported_busy,
-            false => self.work_sent_at != Tick::NEVER,
+            false => self.work_sent_at.is_some(),
         };
         self.owed.is_some() || has_work
     }
@@ -129,8 +104,8 @@ impl Cursor {
 
     /// Returns whether the messages that a listener without reports was woken for are visible again.
     pub(crate) fn is_lapsed(&self, now: Tick, subscription: &Subscription) -> bool {
-        let lapses = !subscription.mailbox.reports() && self.work_sent_at != Tick::NEVER;
-        lapses && self.work_sent_at + subscription.visibility_timeout <= now
+        let is_over = |sent_at: Tick| sent_at + subscription.visibility_timeout <= now;
+        !subscription.mailbox.reports() && self.work_sent_at.is_some_and(is_over)
     }
 
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.

@@ -30,8 +30,8 @@ use crate::{
 /// The part of a subscription that its lock guards.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// By the numbers of the queues' entries.
-    cursors: BTreeMap<u64, Box<Cursor>>,
+    /// With the queues' entries, by their numbers.
+    cursors: BTreeMap<u64, (Arc<QueueEntry>, Box<Cursor>)>,
     /// The queues whose cursors have something to send.
     due: VecDeque<Arc<QueueEntry>>,
     /// The stream was woken since it last took.
@@ -87,11 +87,13 @@ pub(crate) struct Filled {
 
 impl Inbox {
     pub(crate) fn get(&self, entry: &QueueEntry) -> Option<&Cursor> {
-        self.cursors.get(&entry.number()).map(Box::as_ref)
+        let (_, cursor) = self.cursors.get(&entry.number())?;
+        Some(cursor)
     }
 
     pub(crate) fn get_mut(&mut self, entry: &QueueEntry) -> Option<&mut Cursor> {
-        self.cursors.get_mut(&entry.number()).map(Box::as_mut)
+        let (_, cursor) = self.cursors.get_mut(&entry.number())?;
+        Some(cursor)
     }
 
     /// Returns the number of cursors.
@@ -108,7 +110,7 @@ impl Inbox {
     ) -> Option<&mut Cursor> {
         let own = self.cursors.len();
         match self.cursors.entry(entry.number()) {
-            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Occupied(known) => Some(&mut known.into_mut().1),
             Entry::Vacant(new) => {
                 let limits = &entry.shared.cursors;
                 let is_named = subscription.names(entry.address());
@@ -119,7 +121,12 @@ impl Inbox {
                     limits.take_beyond(subscription, 1);
                 }
                 self.made += 1;
-                Some(new.insert(Box::new(Cursor::new(Arc::clone(entry), is_named))))
+                let cursor = Cursor {
+                    is_named,
+                    ..Cursor::default()
+                };
+                let added = new.insert((Arc::clone(entry), Box::new(cursor)));
+                Some(&mut added.1)
             }
         }
     }
@@ -169,19 +176,19 @@ impl Inbox {
         let count = self.waiting.len().div_ceil(4).min(most);
         let numbers = self.waiting.drain(..count);
         let taken = numbers.filter_map(|number| {
-            let cursor = self.cursors.get_mut(&number)?;
+            let (entry, cursor) = self.cursors.get_mut(&number)?;
             cursor.waits = false;
-            Some(Arc::clone(&cursor.entry))
+            Some(Arc::clone(entry))
         });
         (taken.collect(), self.waiting.is_empty())
     }
 
     /// Takes out some cursors of a closed inbox, which [`super::super::subscribe`] detaches, and drops as
     /// many of the queues with something to send.
-    pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<Cursor> {
+    pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<(Arc<QueueEntry>, Box<Cursor>)> {
         self.due.truncate(self.due.len().saturating_sub(most));
         let all = std::iter::from_fn(|| self.cursors.pop_first());
-        all.take(most).map(|(_, cursor)| *cursor).collect()
+        all.take(most).map(|(_, taken)| taken).collect()
     }
 
     pub(crate) fn is_detached(&self) -> bool {
@@ -203,7 +210,7 @@ impl Inbox {
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
     pub(crate) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let some = self.cursors.values().take(STEP);
-        let busy = some.filter(|one| one.is_busy(now, subscription));
+        let busy = some.filter(|(_, one)| one.is_busy(now, subscription));
         (busy.count(), self.due.len())
     }
 
@@ -288,12 +295,12 @@ impl Inbox {
         let most = most.saturating_add(2 * paid);
         let mut settled = Vec::new();
         let mut visited = 0;
-        for (number, cursor) in self.cursors.range(self.swept_up_to..).take(most) {
+        for (number, (entry, cursor)) in self.cursors.range(self.swept_up_to..).take(most) {
             visited += 1;
             self.swept_up_to = number + 1;
             let is_lapsed = cursor.is_lapsed(now, subscription);
             if is_lapsed || cursor.is_settled(now, subscription) {
-                settled.push(Arc::clone(&cursor.entry));
+                settled.push(Arc::clone(entry));
             }
         }
         if visited < most {
@@ -313,7 +320,7 @@ impl Inbox {
             .get(entry)
             .filter(|_| !subscription.mailbox.is_closed());
         known.filter(|cursor| cursor.is_settled(now, subscription))?;
-        let cursor = self.cursors.remove(&entry.number())?;
+        let (_, cursor) = self.cursors.remove(&entry.number())?;
         self.note_tasks(cursor.tasks, 0);
         Some(cursor)
     }
@@ -330,7 +337,7 @@ impl Inbox {
         subscription.mailbox.note_reports();
         self.woken_at = None;
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
-        let Some(cursor) = self.cursors.get_mut(&entry.number()) else {
+        let Some((_, cursor)) = self.cursors.get_mut(&entry.number()) else {
             return false;
         };
         if report.number < cursor.report_number {
@@ -429,13 +436,13 @@ impl Inbox {
             return None;
         }
         let mut some = self.cursors.values().take(4 * STEP);
-        (!some.any(|cursor| cursor.reported_busy)).then_some(silent)
+        (!some.any(|(_, cursor)| cursor.reported_busy)).then_some(silent)
     }
 
     /// Returns how long the listener has been handling the oldest of its messages, of some of its queues.
     pub(crate) fn busy_for(&self, now: Tick) -> Option<Duration> {
         let some = self.cursors.values().take(STEP);
-        let oldest = some.filter_map(|cursor| cursor.busy_since).min();
+        let oldest = some.filter_map(|(_, cursor)| cursor.busy_since).min();
         oldest.map(|since| now.since(since))
     }
 

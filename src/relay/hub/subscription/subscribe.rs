@@ -381,14 +381,14 @@ impl Hub {
     /// Detaches the next cursors; returns whether all are detached.
     fn detach_next(&self, (subscription, closed_at): &Detaching, now: Tick) -> bool {
         let cursors = subscription.lock().take_cursors(STEP);
-        for cursor in cursors {
+        for (entry, cursor) in cursors {
             if !cursor.is_named {
                 self.shared.cursors.give_back(subscription, 1);
             }
             let busy = cursor.is_busy(*closed_at, subscription);
             // R16: redelivered at once, and by a timer when its messages are visible again. A cursor
             // that holds its entry has a live one.
-            self.reconcile(Arc::clone(&cursor.entry), now, |_, state| {
+            self.reconcile(Arc::clone(&entry), now, |_, state| {
                 state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
                 state.held -= u32::from(cursor.holds);
                 if !cursor.is_member {
@@ -402,7 +402,7 @@ impl Hub {
             if busy && !planted!(NoTimerForBusy) {
                 let end = *closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
                 let (delay, timer) = (end.since(now), Timer::default());
-                self.wake_after(cursor.entry, delay, timer, now);
+                self.wake_after(entry, delay, timer, now);
             }
         }
         let done = subscription.lock().is_detached();
@@ -424,7 +424,7 @@ impl Hub {
             if let Some(cursor) = inbox.get_mut(&entry)
                 && cursor.is_lapsed(now, subscription)
             {
-                cursor.work_sent_at = Tick::NEVER;
+                cursor.work_sent_at = None;
                 cursor.note_held(subscription, &mut state);
             }
             let group = state.group_of(subscription);
