@@ -28,20 +28,19 @@ use super::super::{
 use crate::{
     base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
-    types::{GroupName, QueueAddress, Selector, SubscribeOptions},
+    types::{GroupName, QueueAddress, Selector, SubscribeOptions, WakeReason},
 };
 
 /// The queues of a subscription's patterns that were not introduced yet.
 pub(crate) struct Introduction {
-    /// The nodes that are still to be walked, and the last queue of the present walk.
-    nodes: Vec<Arc<PatternNode>>,
-    walked: Option<QueueAddress>,
+    /// The nodes whose queues are still to be visited, each with the last one that was.
+    nodes: Vec<(Arc<PatternNode>, Option<QueueAddress>)>,
+    /// The nodes whose waiting queues are still to be visited, each with the number of the last one.
+    waiting: Vec<(Arc<PatternNode>, Option<u64>)>,
     /// The subscriber has all changes up to this revision.
     resumed: Option<u64>,
     /// The queues with a CATCH_UP so far, or those that a member has visited.
     named: usize,
-    /// The nodes whose waiting queues are still to be visited, each with the number of the last one.
-    waiting: Vec<(Arc<PatternNode>, Option<u64>)>,
 }
 
 /// The queues that one step visits: some hundred microseconds.
@@ -106,23 +105,16 @@ impl Hub {
         // R4: in the nodes before the map is walked.
         let joined = self.shared.patterns.join(subscription);
         self.join_pattern_checks(subscription, &joined, resumed.is_some(), now);
+        let nodes = joined.iter().filter(|node| !node.is_introduced());
         // Only groups have some.
         let waiting = joined.iter().filter(|_| !planted!(MemberUnnoticed));
-        let waiting = waiting.map(|node| (Arc::clone(node), None)).collect();
-        let mut nodes = joined;
-        nodes.retain(|node| !node.is_introduced());
         *lock(&subscription.introduction) = Some(Box::new(Introduction {
-            nodes,
-            walked: None,
+            nodes: nodes.map(|node| (Arc::clone(node), None)).collect(),
+            waiting: waiting.map(|node| (Arc::clone(node), None)).collect(),
             resumed,
             named: 0,
-            waiting,
         }));
-        for _ in 0..FIRST {
-            if self.introduce_some(subscription, now) {
-                break;
-            }
-        }
+        _ = (0..FIRST).any(|_| self.introduce_some(subscription, now));
     }
 
     /// Registers a subscription at a queue that it names.
@@ -164,7 +156,7 @@ impl Hub {
         let Some(mut introduction) = lock(&subscription.introduction).take() else {
             return true;
         };
-        let mut left = STEP;
+        let (mut left, mut batch) = (STEP, WakeBatch::default());
         while left > 0
             && let Some((node, after)) = introduction.waiting.last_mut()
         {
@@ -179,15 +171,42 @@ impl Hub {
             }
         }
         while left > 0
-            && let Some(node) = introduction.nodes.last().cloned()
+            && let Some((node, last)) = introduction.nodes.last_mut()
         {
-            let more = self.introduce(subscription, &mut introduction, &node, &mut left, now);
-            if !more {
+            let beginning = node.selector.beginning();
+            let from = match last.as_ref() {
+                Some(last) => Bound::Excluded(last.borrow()),
+                None => Bound::Included(beginning),
+            };
+            let mut some = self.entries.range(from, left);
+            some.retain(|entry| {
+                let text: &str = entry.address().borrow();
+                text.starts_with(beginning)
+            });
+            let mut is_end = some.len() < left;
+            left = left.saturating_sub(some.len() + 1);
+            *last = some.last().map(|entry| entry.address().clone());
+            some.retain(|entry| node.selector.matches(entry.address()));
+            for entry in some {
+                if introduction.named >= NAMED {
+                    // The others are checked under the pattern's own name. A member checks them already.
+                    node.set_needed();
+                    if subscription.group.is_none() {
+                        let reason = WakeReason::CatchUp;
+                        subscription.request_pattern_check(&node.selector, reason, &mut batch);
+                    }
+                    is_end = true;
+                    break;
+                }
+                let resumed = introduction.resumed;
+                let is_named = self.introduce_one(subscription, resumed, entry, now, &mut batch);
+                introduction.named += usize::from(is_named);
+            }
+            if is_end {
                 if node.group.is_some() {
                     node.set_introduced();
                 }
                 introduction.nodes.pop();
-                introduction.walked = None;
             }
         }
         let done = left > 0;
@@ -198,7 +217,7 @@ impl Hub {
             let lacks =
                 since.is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since));
             if lacks {
-                subscription.request_pattern_checks(&mut WakeBatch::default());
+                subscription.request_pattern_checks(&mut batch);
             }
         } else {
             *lock(&subscription.introduction) = Some(introduction);
@@ -206,76 +225,34 @@ impl Hub {
         done
     }
 
-    /// Introduces a pattern's next queues in the map; returns whether there may be more.
-    fn introduce(
-        &self,
-        subscription: &Arc<Subscription>,
-        introduction: &mut Introduction,
-        node: &PatternNode,
-        left: &mut usize,
-        now: Tick,
-    ) -> bool {
-        let mut batch = WakeBatch::default();
-        let (limit, beginning) = (*left, node.selector.beginning());
-        let from = match introduction.walked.as_ref() {
-            Some(after) => Bound::Excluded(after.borrow()),
-            None => Bound::Included(beginning),
-        };
-        let entries = self.entries.range(from, limit);
-        let more = entries.len() == limit;
-        for entry in entries {
-            *left -= 1;
-            let text: &str = entry.address().borrow();
-            if !text.starts_with(beginning) {
-                return false;
-            }
-            introduction.walked = Some(entry.address().clone());
-            if !node.selector.matches(entry.address()) {
-                continue;
-            }
-            if introduction.named >= NAMED {
-                // The others are checked under the pattern's own name. A member checks them already.
-                node.set_needed();
-                if subscription.group.is_none() {
-                    let reason = crate::types::WakeReason::CatchUp;
-                    subscription.request_pattern_check(&node.selector, reason, &mut batch);
-                }
-                return false;
-            }
-            self.introduce_one(subscription, introduction, entry, now, &mut batch);
-        }
-        more
-    }
-
+    /// Introduces a queue of a pattern; returns whether the subscriber gets to know of it.
     fn introduce_one(
         &self,
         subscription: &Arc<Subscription>,
-        introduction: &mut Introduction,
+        resumed: Option<u64>,
         entry: Arc<QueueEntry>,
         now: Tick,
         batch: &mut WakeBatch,
-    ) {
+    ) -> bool {
         if subscription.names(entry.address()) {
-            return;
+            return false;
         }
+        let mut is_named = false;
         // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
         self.reconcile(entry, now, |entry, state| {
             state.start_sentinel(entry, now);
-            let since = introduction.resumed;
-            let is_told = since.is_some_and(|revision| state.changed_at <= revision);
-            if subscription.group.is_some() {
-                introduction.named += 1;
-                if let Some(group) = state.group_of(subscription) {
-                    group.request_first_check();
-                }
-            } else if !is_told {
-                introduction.named += 1;
+            // A member resumes by no number.
+            is_named = resumed.is_none_or(|revision| state.changed_at > revision);
+            if let Some(group) = state.group_of(subscription) {
+                group.request_first_check();
+            } else if subscription.group.is_none() && is_named {
                 subscription.owe(entry, state, Owed::CatchUp, batch);
             }
             state.told = 0;
             note_joined(subscription, state, now);
             state.look_again();
         });
+        is_named
     }
 
     /// Makes the entries of the queues that the subscription names, and counts them in the limits.
@@ -298,17 +275,10 @@ impl Hub {
                 None => too_many_cursors("this relay", limits.most as u64),
             });
         }
-        let made = self.make_named(&exact, now);
-        if made.is_err() {
-            limits.give_back(subscription, count);
-        }
-        made
-    }
-
-    fn make_named(&self, exact: &[QueueAddress], now: Tick) -> Result<Vec<Arc<QueueEntry>>> {
         let queues: Vec<_> = exact.iter().collect();
         let refused = self.make_missing(&queues, self.most_queues(), true, now);
         if let Some(first) = queues.into_iter().find(|one| refused.contains(one)) {
+            limits.give_back(subscription, count);
             return Err(self.no_room(first, now));
         }
         let entries = exact.iter().map(|address| self.make_entry(address, now));
