@@ -239,7 +239,7 @@ impl Subscription {
     /// Returns whether it has not taken a check of this pattern that it is owed.
     pub(super) fn has_pattern_check(&self, pattern: &Selector) -> bool {
         let known = self.patterns().binary_search(pattern);
-        known.is_ok_and(|at| self.lock().has_pattern_check(at))
+        known.is_ok_and(|at| self.lock().pattern_checks.contains_key(&at))
     }
 
     /// R2: each of the listener's patterns is checked under its own name.

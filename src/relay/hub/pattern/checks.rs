@@ -28,13 +28,11 @@ use crate::{
 
 /// When a pattern is checked, and which listener is asked.
 pub(crate) struct PatternCheck {
-    /// A listener has joined.
-    is_started: bool,
-    /// `None` where the sentinel is off.
+    /// `None` until a listener has joined, and where the sentinel is off.
     sentinel: Option<QueueCheck>,
     /// Its time in the order of timers.
     armed: Tick,
-    /// The member that must check for its group.
+    /// The member that must check for its group: the first one that joins is asked.
     asked: Option<SubscriptionId>,
 }
 
@@ -46,11 +44,15 @@ const QUEUES_PER_CHECK: usize = 16;
 impl PatternCheck {
     pub(crate) fn new() -> Self {
         Self {
-            is_started: false,
             sentinel: None,
             armed: Tick::NEVER,
             asked: None,
         }
+    }
+
+    /// Returns the member that must check, if its stream has not ended.
+    fn asked(&self, node: &PatternNode) -> Option<Arc<Subscription>> {
+        node.lock().get(self.asked?).cloned()
     }
 
     /// The next member of the group must check, also one that polls if all do.
@@ -73,11 +75,10 @@ impl PatternNode {
     /// has not taken it, that is enough.
     pub(in super::super) fn request_check(&self, now: Tick, batch: &mut WakeBatch) {
         let mut check = lock(&self.check);
-        let asked = check.asked.and_then(|id| self.lock().get(id).cloned());
         let takes = |one: Arc<Subscription>| {
             !one.mailbox.is_sending() && one.has_pattern_check(&self.selector)
         };
-        if !asked.is_some_and(takes) {
+        if !check.asked(self).is_some_and(takes) {
             check.ask(self, now, batch);
         }
     }
@@ -110,8 +111,7 @@ impl Hub {
         let mut batch = WakeBatch::default();
         for node in joined {
             self.change_check(node, |check| {
-                let is_new = !std::mem::replace(&mut check.is_started, true);
-                if is_new {
+                if check.sentinel.is_none() {
                     check.sentinel = QueueCheck::new(&self.shared.config, node.number, now);
                     if let Some(sentinel) = check.sentinel.as_mut().filter(|_| is_resumed) {
                         sentinel.restart_at_random(now);
@@ -123,14 +123,11 @@ impl Hub {
                 }
                 // The position of a new group is uncertain. So is that of a group that comes back:
                 // queues may have come and been forgotten while it had no member.
-                let is_first = is_new && node.group.is_some();
+                let is_first = node.group.is_some() && check.asked.is_none();
                 // Its listener has given up the stream that was asked.
-                let members = node.lock();
-                let asked = check.asked.filter(|id| *id != subscription.id);
-                let asked = asked.and_then(|id| members.get(id));
-                let is_abandoned =
-                    asked.is_some_and(|one| one.listener_id == subscription.listener_id);
-                drop(members);
+                let is_abandoned = check.asked(node).is_some_and(|one| {
+                    one.id != subscription.id && one.listener_id == subscription.listener_id
+                });
                 if is_first || is_abandoned {
                     check.ask(node, now, &mut batch);
                 }
@@ -184,27 +181,23 @@ impl Hub {
         while visited < VISITS_PER_CALL
             && let Some(node) = self.pattern_checks.due(now)
         {
-            self.check_pattern(&node, now, &mut batch);
             visited += node.len() + QUEUES_PER_CHECK;
+            let is_needed = node.is_needed() || !self.has_queue(&node.selector);
+            self.change_check(&node, |check| {
+                let sentinel = check.sentinel.as_mut();
+                let Some(sentinel) = sentinel.filter(|sentinel| sentinel.due <= now) else {
+                    return;
+                };
+                sentinel.restart(now);
+                let listeners = Listeners {
+                    nodes: vec![Arc::clone(&node)],
+                    ..Listeners::default()
+                };
+                if is_needed && let Some(one) = sentinel.choose(&listeners, now) {
+                    one.request_pattern_check(&node.selector, WakeReason::Sentinel, &mut batch);
+                }
+            });
         }
-    }
-
-    fn check_pattern(&self, node: &Arc<PatternNode>, now: Tick, batch: &mut WakeBatch) {
-        let is_needed = node.is_needed() || !self.has_queue(&node.selector);
-        self.change_check(node, |check| {
-            let sentinel = check.sentinel.as_mut();
-            let Some(sentinel) = sentinel.filter(|sentinel| sentinel.due <= now) else {
-                return;
-            };
-            sentinel.restart(now);
-            let listeners = Listeners {
-                nodes: vec![Arc::clone(node)],
-                ..Listeners::default()
-            };
-            if is_needed && let Some(one) = sentinel.choose(&listeners, now) {
-                one.request_pattern_check(&node.selector, WakeReason::Sentinel, batch);
-            }
-        });
     }
 
     /// Returns whether a matching queue has an entry. Of many queues with the same beginning only

@@ -39,7 +39,7 @@ pub(crate) struct Inbox {
     /// When the oldest event in `due` was accepted, where that is known.
     accepted_at: Option<Tick>,
     /// The places of patterns with a check due under their own name.
-    pattern_checks: BTreeMap<usize, WakeReason>,
+    pub(crate) pattern_checks: BTreeMap<usize, WakeReason>,
     /// The number of the next cursor that the search for settled ones visits, and how many were made
     /// since the newest search.
     swept_up_to: u64,
@@ -201,10 +201,6 @@ impl Inbox {
         let known = self.pattern_checks.entry(pattern).or_default();
         *known = reason.max(*known);
         self.rings()
-    }
-
-    pub(crate) fn has_pattern_check(&self, pattern: usize) -> bool {
-        self.pattern_checks.contains_key(&pattern)
     }
 
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
