@@ -218,7 +218,10 @@ impl Subscription {
     /// A member's stream has a wake-up to take.
     pub(super) fn set_due(self: &Arc<Self>, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) {
         batch.work += 1;
-        if self.lock().set_due(entry, batch.accepted_at) {
+        let mut inbox = self.lock();
+        let cursor = inbox.get_mut(entry);
+        let was_due = cursor.is_none_or(|cursor| std::mem::replace(&mut cursor.is_due, true));
+        if inbox.list_due(entry, was_due, batch.accepted_at) {
             batch.push(self);
         }
     }

@@ -131,14 +131,6 @@ impl Inbox {
         }
     }
 
-    /// Notes that the cursor has something to send. Returns whether to wake the stream.
-    #[must_use]
-    pub(crate) fn set_due(&mut self, entry: &Arc<QueueEntry>, accepted_at: Option<Tick>) -> bool {
-        let cursor = self.get_mut(entry);
-        let was_due = cursor.is_none_or(|cursor| std::mem::replace(&mut cursor.is_due, true));
-        self.list_due(entry, was_due, accepted_at)
-    }
-
     /// Lists a cursor that has something to send, unless it was due before. Returns whether to wake the
     /// stream.
     #[must_use]
