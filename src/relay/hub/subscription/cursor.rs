@@ -38,8 +38,6 @@ pub(crate) struct Cursor {
     pub(crate) waits: bool,
     /// It keeps the queue's entry: `QueueState::held` counts it.
     pub(crate) holds: bool,
-    /// A selector names the queue.
-    pub(crate) is_named: bool,
     /// The newest sequence that its stream took, the messages counted up to it, and when.
     pub(crate) woken_sequence: Option<u64>,
     pub(crate) woken_messages: u128,
@@ -51,7 +49,7 @@ pub(crate) struct Cursor {
     pub(crate) work_sent_at: Option<Tick>,
     /// The newest report states that the listener took work.
     pub(crate) busy: bool,
-    /// The newest report with a state was BUSY.
+    /// The newest report with a state was BUSY; then it is `busy`.
     pub(crate) reported_busy: bool,
     /// The newest report's number, and when it came.
     pub(crate) report_number: u64,
@@ -89,7 +87,7 @@ impl Cursor {
     /// one finds the same messages.
     pub(crate) fn keeps_entry(&self, subscription: &Subscription) -> bool {
         let has_work = match subscription.mailbox.reports() {
-            true => self.has_work() || self.reported_busy,
+            true => self.has_work(),
             false => self.work_sent_at.is_some(),
         };
         self.owed.is_some() || has_work
@@ -113,7 +111,7 @@ impl Cursor {
         let reports = subscription.mailbox.reports();
         let has = self.owed.is_some() || self.is_due || self.waits;
         let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
-        !has && !self.reported_busy && is_late && !self.is_busy(now, subscription)
+        !has && is_late && !self.is_busy(now, subscription)
     }
 }
 
@@ -151,12 +149,9 @@ impl CursorLimits {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes a cursor of a stream that has `own`, unless it is counted already. A quarter of all is left
-    /// for named queues, because their wake-ups cannot go under a pattern's name.
-    pub(crate) fn take(&self, subscription: &Subscription, own: usize, is_named: bool) -> bool {
-        if is_named {
-            return true;
-        }
+    /// Takes the cursor of a queue that only a pattern matches, of a stream that has `own`. A quarter of all
+    /// is left for named queues, because their wake-ups cannot go under a pattern's name.
+    pub(crate) fn take(&self, subscription: &Subscription, own: usize) -> bool {
         let is_short = self.is_short_of_memory.load(Ordering::Relaxed);
         let has_room = own < self.most_per_stream && !is_short;
         has_room && self.take_below(subscription, 1, self.most - self.most / 4)

@@ -114,18 +114,14 @@ impl Inbox {
             Entry::Vacant(new) => {
                 let limits = &entry.shared.cursors;
                 let is_named = subscription.names(entry.address());
-                if !limits.take(subscription, own, is_named) {
+                if !is_named && !limits.take(subscription, own) {
                     if !beyond {
                         return None;
                     }
                     limits.take_beyond(subscription, 1);
                 }
                 self.made += 1;
-                let cursor = Cursor {
-                    is_named,
-                    ..Cursor::default()
-                };
-                let added = new.insert((Arc::clone(entry), Box::new(cursor)));
+                let added = new.insert((Arc::clone(entry), Box::default()));
                 Some(&mut added.1)
             }
         }

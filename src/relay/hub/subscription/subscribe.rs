@@ -352,7 +352,7 @@ impl Hub {
     fn detach_next(&self, (subscription, closed_at): &Detaching, now: Tick) -> bool {
         let cursors = subscription.lock().take_cursors(STEP);
         for (entry, cursor) in cursors {
-            if !cursor.is_named {
+            if !subscription.names(entry.address()) {
                 self.shared.cursors.give_back(subscription, 1);
             }
             let busy = cursor.is_busy(*closed_at, subscription);
@@ -407,7 +407,7 @@ impl Hub {
                 if let Some(group) = state.group_of(subscription) {
                     group.members.remove(subscription.id);
                 }
-                if !cursor.is_named {
+                if !subscription.names(entry.address()) {
                     self.shared.cursors.give_back(subscription, 1);
                 }
             }
