@@ -282,7 +282,7 @@ impl Hub {
     pub(crate) fn wake_all(&self) {
         let all: Vec<_> = lock(&self.subscriptions).values().cloned().collect();
         all.iter()
-            .for_each(|subscription| subscription.mailbox.wake());
+            .for_each(|subscription| subscription.mailbox.waker.wake());
     }
 
     /// C9: listeners must poll from this time on, because the relay may miss notifications of

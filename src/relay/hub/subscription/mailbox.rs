@@ -1,7 +1,7 @@
 //! The part of a subscription that is read and changed under no lock: its stream's waker, whether the
 //! stream can take a wake-up that only it gets, and whether its listener polls.
 
-use std::{sync::Arc, task::Waker};
+use std::sync::Arc;
 
 use super::super::{
     subscription::Subscription,
@@ -19,7 +19,8 @@ pub(crate) struct Mailbox {
     pub(crate) capacity: u32,
     /// Its listener reads no queue, but starts workers.
     pub(crate) is_agent: bool,
-    waker: AtomicWaker,
+    /// Registered before each read that may find nothing.
+    pub(crate) waker: AtomicWaker,
     stream: AtomicU64,
     /// The listener counts as polling until then, in nanoseconds.
     polls_until: AtomicU64,
@@ -61,16 +62,6 @@ impl Mailbox {
             stream: AtomicU64::new(0),
             polls_until: AtomicU64::new(0),
         }
-    }
-
-    /// Registers the waker; call this before each read that may find nothing.
-    pub(crate) fn register(&self, waker: &Waker) {
-        self.waker.register(waker);
-    }
-
-    /// Wakes the stream.
-    pub(crate) fn wake(&self) {
-        self.waker.wake();
     }
 
     /// Reserves the stream for a wake-up to it alone. Returns `false` where it has another such
@@ -147,9 +138,7 @@ impl Mailbox {
 
     /// Its listener has reported. The inbox is locked.
     pub(crate) fn note_reports(&self) {
-        if !self.reports() {
-            self.stream.fetch_or(REPORTS, Ordering::AcqRel);
-        }
+        self.stream.fetch_or(REPORTS, Ordering::AcqRel);
     }
 
     /// A listener that drained its queue and keeps tasks polls. It counts as polling for a limited time
@@ -172,11 +161,11 @@ impl WakeBatch {
     pub(crate) fn wake(&mut self) {
         self.work = 0;
         if let Some(first) = self.first.take() {
-            first.mailbox.wake();
+            first.mailbox.waker.wake();
         }
         self.others
             .drain(..)
-            .for_each(|subscription| subscription.mailbox.wake());
+            .for_each(|subscription| subscription.mailbox.waker.wake());
     }
 }
 

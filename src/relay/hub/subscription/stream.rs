@@ -171,7 +171,7 @@ impl SubscriberStream {
                 resume: ResumeNumber::default(),
             });
         }
-        self.subscription.mailbox.register(waker);
+        self.subscription.mailbox.waker.register(waker);
         if now < self.throttled_until {
             return StreamAction::Wait(self.throttled_until);
         }

@@ -145,7 +145,7 @@ fn a_pattern_of_many_queues_is_introduced_in_steps_and_misses_nothing_meanwhile(
         // Some of these are introduced by then, some are not, and some are new.
         number += 1_009;
         notify(&hub, &name(number % 1_200));
-        subscription.mailbox.register(&waker);
+        subscription.mailbox.waker.register(&waker);
         let introduced = hub.introduce_some(&subscription, START);
         for entry in drain(&subscription, START) {
             told.insert(entry.queue.queue_name().to_owned(), entry.sequence);

@@ -86,7 +86,7 @@ async fn marked_streams_are_woken_before_a_closed_one_is_detached() {
         hub: Arc::clone(hub),
         left: AtomicU64::new(u64::MAX),
     });
-    narrow[0].mailbox.register(&Arc::clone(&woken).into());
+    narrow[0].mailbox.waker.register(&Arc::clone(&woken).into());
     notify(&relay, &events("a", 1));
     while woken.left.load(Ordering::Relaxed) == u64::MAX {
         tokio::task::yield_now().await;
