@@ -17,14 +17,14 @@ pub(super) mod wake_builder;
 use std::{borrow::Borrow, sync::Arc, time::Duration};
 
 use super::{
-    counters::{Counters, Epoch},
+    config::HubConfig,
+    counters::Counters,
     cursor::CursorPool,
     decisions::Decision,
     inbox::{Filled, Inbox},
     mailbox::{Mailbox, SubscriptionId, WakeBatch},
     members::Assignment,
     queue::{QueueEntry, QueueState},
-    resume::{ResumePoint, digest},
     subscribe::Introduction,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
     wake_builder::{Target, WakeEntry, WakeSink},
@@ -48,8 +48,7 @@ pub(crate) struct Subscription {
     pub(crate) group: Option<GroupName>,
     pub(crate) visibility_timeout: Duration,
     pub(crate) since: Tick,
-    pub(crate) epoch: Epoch,
-    /// A hash of the listener and its selectors: see `resume`.
+    /// A hash of the hub's life, the listener and its selectors: see `resume`.
     pub(crate) digest: u64,
     pub(crate) mailbox: Mailbox,
     /// Its cursors count there as well.
@@ -75,7 +74,7 @@ impl Subscription {
     pub(super) fn new(
         id: SubscriptionId,
         options: &SubscribeOptions,
-        (epoch, seed): (Epoch, u64),
+        config: &HubConfig,
         pool: Option<Arc<CursorPool>>,
         now: Tick,
     ) -> Self {
@@ -94,8 +93,7 @@ impl Subscription {
                 stated => stated,
             },
             since: now,
-            epoch,
-            digest: digest(seed, &options.listener_id, &selectors),
+            digest: resume::digest(config, &options.listener_id, &selectors),
             mailbox: Mailbox::new(options.capacity.max(1), options.agent),
             selectors: selectors.into(),
             pool,
@@ -407,12 +405,7 @@ impl Subscription {
     /// Takes the resume number that was drawn last, where all wake-ups before it were sent.
     pub(super) fn take_resume(&self) -> Option<ResumeNumber> {
         let revision = self.lock().take_number()?;
-        let point = ResumePoint {
-            epoch: self.epoch,
-            revision,
-            digest: self.digest,
-        };
-        Some(point.number())
+        Some(resume::number(self.digest, revision))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The totals are 128 bits wide, so the difference of two positions is exact for all values of
 //! publishers. It saturates only in a wake-up.
 
-/// The hub's name of its life: it begins each resume number.
+/// The hub's name of its life.
 pub(crate) use crate::types::cluster::LifeId as Epoch;
 use crate::types::{Notification, WakeReason, cluster::FrameEntry};
 

@@ -8,7 +8,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
-    num::NonZeroU64,
     sync::Arc,
     time::Duration,
 };
@@ -48,7 +47,7 @@ pub(crate) struct Inbox {
     waiting: VecDeque<u64>,
     /// The hub's revision that was drawn for a resume number, and how many of the due cursors are to
     /// be sent before it is stated (see `resume`).
-    drawn: Option<(NonZeroU64, usize)>,
+    drawn: Option<(u64, usize)>,
     /// The first wake-up since the newest report.
     woken_at: Option<Tick>,
     pub(crate) active_dequeue_tasks: u32,
@@ -210,7 +209,7 @@ impl Inbox {
 
     /// Draws a resume number, to be stated when `left` due cursors were sent.
     pub(crate) fn draw(&mut self, revision: u64, left: usize) {
-        self.drawn = NonZeroU64::new(revision).map(|revision| (revision, left));
+        self.drawn = Some((revision, left));
     }
 
     /// Takes the queues with something to send.
@@ -431,7 +430,7 @@ impl Inbox {
     }
 
     /// Takes the revision that was drawn last, where all wake-ups before it were sent.
-    pub(crate) fn take_number(&mut self) -> Option<NonZeroU64> {
+    pub(crate) fn take_number(&mut self) -> Option<u64> {
         let has_checks = !self.pattern_checks.is_empty();
         let taken = self.drawn.take_if(|(_, left)| *left == 0 && !has_checks);
         taken.map(|(revision, _)| revision)

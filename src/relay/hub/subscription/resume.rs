@@ -1,7 +1,7 @@
 //! Resuming all queues of a plain subscriber's stream by one number.
 //!
-//! A subscriber that reconnects states the newest *resume number* that its relay sent: the epoch, a
-//! *revision* of the hub, and a digest of the listener and its selectors. The queues that changed
+//! A subscriber that reconnects states the newest *resume number* that its relay sent: a *revision* of
+//! the hub, and a digest of the hub's life, the listener and its selectors. The queues that changed
 //! since that revision get a CATCH_UP, the others nothing.
 //!
 //! An entry notes the revision when all subscribers are marked for its newest change, under its lock;
@@ -23,49 +23,28 @@
 //! A notification reads the revision once and never writes it. Groups need no number: a member's
 //! queues follow the group's cursor.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    num::NonZeroU64,
-};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::super::{core::Hub, counters::Epoch, sync::Ordering};
+use super::super::{config::HubConfig, core::Hub, sync::Ordering};
 use crate::{
     base::fault::planted,
     types::{ListenerId, ResumeNumber, Selector, SubscribeOptions},
 };
 
-/// The content of a resume number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ResumePoint {
-    pub(crate) epoch: Epoch,
-    /// The subscriber has all changes up to this one.
-    pub(crate) revision: NonZeroU64,
-    /// A hash of the listener and its selectors: the number is valid for these only.
-    pub(crate) digest: u64,
+/// Bytes of the digest, and of the revision.
+const HALF: usize = 8;
+
+/// Writes the number of a subscriber with this digest that has all changes up to this revision.
+pub(crate) fn number(digest: u64, revision: u64) -> ResumeNumber {
+    let halves: [[u8; HALF]; 2] = [digest.to_le_bytes(), revision.to_le_bytes()];
+    ResumeNumber(halves.concat().into())
 }
 
-/// Bytes of the epoch, the revision and the digest.
-const EPOCH: usize = 16;
-const NUMBER: usize = 8;
-
-impl ResumePoint {
-    pub(crate) fn number(self) -> ResumeNumber {
-        let (revision, digest) = (self.revision.get().to_le_bytes(), self.digest.to_le_bytes());
-        let parts: [&[u8]; 3] = [&self.epoch.0.to_le_bytes(), &revision, &digest];
-        ResumeNumber(parts.concat().into())
-    }
-
-    /// Reads a number; `None` where no relay has written it.
-    pub(crate) fn read(number: &ResumeNumber) -> Option<Self> {
-        let (epoch, rest) = number.0.split_first_chunk::<EPOCH>()?;
-        let (revision, rest) = rest.split_first_chunk::<NUMBER>()?;
-        let digest: [u8; NUMBER] = rest.try_into().ok()?;
-        Some(Self {
-            epoch: Epoch(u128::from_le_bytes(*epoch)),
-            revision: NonZeroU64::new(u64::from_le_bytes(*revision))?,
-            digest: u64::from_le_bytes(digest),
-        })
-    }
+/// Reads the digest and the revision; `None` where no relay has written the number.
+pub(crate) fn read(number: &ResumeNumber) -> Option<(u64, u64)> {
+    let (digest, revision) = number.0.split_first_chunk::<HALF>()?;
+    let revision: [u8; HALF] = revision.try_into().ok()?;
+    Some((u64::from_le_bytes(*digest), u64::from_le_bytes(revision)))
 }
 
 impl Hub {
@@ -76,13 +55,10 @@ impl Hub {
         options: &SubscribeOptions,
         digest: u64,
     ) -> Option<u64> {
-        let point = ResumePoint::read(&options.resume).filter(|_| options.group.is_none())?;
-        let revision = point.revision.get();
-        if point.epoch != self.shared.config.epoch {
-            return planted!(ForeignEpochAccepted).then_some(revision);
-        }
+        let (stated, revision) = read(&options.resume).filter(|_| options.group.is_none())?;
         let is_known = revision < self.fanout.revision.load(Ordering::Relaxed);
-        (is_known && point.digest == digest).then_some(revision)
+        let is_own = stated == digest && is_known;
+        (is_own || planted!(ForeignEpochAccepted)).then_some(revision)
     }
 
     /// Returns whether an entry was forgotten that changed after this revision.
@@ -94,10 +70,10 @@ impl Hub {
     }
 }
 
-/// Returns the digest of a listener and its sorted selectors. It is keyed with the hub's seed: a hub
-/// that lost its memory and kept its epoch accepts no number of the one before.
-pub(crate) fn digest(seed: u64, listener: &ListenerId, selectors: &[Selector]) -> u64 {
+/// Returns the digest of a hub's life, a listener and its sorted selectors. The life is the epoch and the
+/// seed: a hub that lost its memory and kept its epoch accepts no number of the one before.
+pub(crate) fn digest(config: &HubConfig, listener: &ListenerId, selectors: &[Selector]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (seed, listener, selectors).hash(&mut hasher);
+    (config.epoch.0, config.seed, listener, selectors).hash(&mut hasher);
     hasher.finish()
 }

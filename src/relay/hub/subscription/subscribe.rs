@@ -80,8 +80,8 @@ impl Hub {
         now: Tick,
     ) -> Result<Arc<Subscription>> {
         options.check()?;
-        let life = (self.shared.config.epoch, self.shared.config.seed);
-        let subscription = Arc::new(Subscription::new(id, options, life, pool, now));
+        let config = &self.shared.config;
+        let subscription = Arc::new(Subscription::new(id, options, config, pool, now));
         let entries = self.admit(&subscription, now)?;
         let resumed = self.resumed_at(options, subscription.digest);
         self.note_load(&mut subscription.lock(), &subscription);

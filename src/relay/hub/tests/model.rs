@@ -3,7 +3,7 @@
 
 mod naive;
 
-use std::{collections::BTreeSet, num::NonZeroU64};
+use std::collections::BTreeSet;
 
 use proptest::{
     prelude::*,
@@ -11,7 +11,7 @@ use proptest::{
 };
 
 use self::naive::{Log, Owed, Worth};
-use super::{super::resume::ResumePoint, *};
+use super::{super::resume, *};
 
 const QUEUES: [&str; 4] = ["orders", "ordinary", "invoices", "jobs"];
 const SELECTORS: [&str; 5] = ["orders", "jobs", "ord*", "in*", "*"];
@@ -180,20 +180,12 @@ impl Pair {
             Some((.., number)) => (Worth::Nothing, number.clone()),
             None => (Worth::Nothing, ResumeNumber::default()),
         };
-        let highest = |epoch| {
-            let point = ResumePoint {
-                epoch,
-                revision: NonZeroU64::MAX,
-                digest: 0,
-            };
-            point.number()
-        };
         match stated {
             Stated::Newest => of(self.numbers.len().wrapping_sub(1)),
             Stated::Stale(index) => of(index.checked_rem(self.numbers.len()).unwrap_or(0)),
-            Stated::Foreign => (Worth::Foreign, highest(Epoch(8))),
+            Stated::Foreign => (Worth::Foreign, resume::number(8, u64::MAX)),
             Stated::Nonsense => (Worth::Nothing, ResumeNumber(vec![1; 31].into())),
-            Stated::Above => (Worth::Nothing, highest(EPOCH)),
+            Stated::Above => (Worth::Nothing, resume::number(7, u64::MAX)),
         }
     }
 
