@@ -162,36 +162,25 @@ impl Subscription {
         if cursor.is_member {
             return true;
         }
-        let head = state.counters;
-        match owed {
-            Owed::Events(_) if cursor.owed.is_some() => {}
-            Owed::Events(from) => {
-                // A walk may come with events that the stream has taken.
-                let from = cursor.taken.unwrap_or(from);
-                if from.sequence >= head.sequence {
-                    state.told = 0;
-                    return true;
-                }
-                (cursor.owed, cursor.taken) = (Some(from), None);
-            }
-            Owed::CatchUp => {
-                // It joins: what was counted before is not told as new.
-                let from = cursor.taken.take().unwrap_or(head);
-                cursor.owed.get_or_insert(from);
-            }
-            Owed::Check => {
-                let told = || state.told_position();
-                let from = cursor.taken.take().unwrap_or_else(told);
-                cursor.owed.get_or_insert(from);
-                cursor.is_asked = true;
-            }
+        // A walk may come with events that the stream has taken. Where it is owed something, it has taken
+        // nothing since.
+        let from = cursor.taken.unwrap_or(match owed {
+            Owed::Events(from) => from,
+            // It joins: what was counted before is not told as new.
+            Owed::CatchUp => state.counters,
+            Owed::Check => state.told_position(),
+        });
+        let is_event = matches!(owed, Owed::Events(_));
+        if is_event && cursor.owed.is_none() && from.sequence >= state.counters.sequence {
+            state.told = 0;
+            return true;
         }
+        cursor.owed.get_or_insert(from);
+        cursor.taken = None;
+        cursor.is_asked |= matches!(owed, Owed::Check);
         cursor.note_held(self, state);
         let was_due = std::mem::replace(&mut cursor.is_due, true);
-        let accepted_at = match owed {
-            Owed::Events(_) => batch.accepted_at,
-            Owed::CatchUp | Owed::Check => None,
-        };
+        let accepted_at = batch.accepted_at.filter(|_| is_event);
         if inbox.list_due(entry, was_due, accepted_at) {
             batch.push(self);
         }
