@@ -165,11 +165,7 @@ impl SubscriberStream {
         // C9: told also to a stream that always has a Wake to send. The listener polls from now on, so
         // this heartbeat need not prove that nothing is pending (R6).
         if !self.degraded && self.hub.is_degraded(now) {
-            self.degraded = true;
-            return event(SubscribeEvent::Heartbeat {
-                degraded: true,
-                resume: ResumeNumber::default(),
-            });
+            return self.heartbeat(true, ResumeNumber::default(), now);
         }
         self.subscription.mailbox.waker.register(waker);
         if now < self.throttled_until {
