@@ -189,9 +189,16 @@ impl Patterns {
         self.joined.load(Ordering::Acquire)
     }
 
-    /// Returns the nodes that match a queue.
-    pub(super) fn matching(&self, queue: &QueueAddress) -> Vec<Arc<PatternNode>> {
-        read(&self.index).matching(queue)
+    /// Returns the nodes that match a queue: its address in each shape is the text of one pattern.
+    pub(super) fn matching(&self, address: &QueueAddress) -> Nodes {
+        let index = read(&self.index);
+        let found = index.by_shape.iter().filter_map(|(shape, patterns)| {
+            let (account, star) = part_in(shape[0], address.storage_account())?;
+            let (queue, queue_star) = part_in(shape[1], address.queue_name())?;
+            let text = format!("{account}{star}/{queue}{queue_star}");
+            patterns.get(text.as_str())
+        });
+        found.flatten().map(Arc::clone).collect()
     }
 
     /// Returns the nodes of a subscription's patterns.
@@ -295,17 +302,6 @@ impl PatternIndex {
             self.by_shape.remove(&shape);
         }
         self.all.remove(&node.number);
-    }
-
-    /// Returns the nodes that match a queue: its address in each shape is the text of one pattern.
-    fn matching(&self, address: &QueueAddress) -> Nodes {
-        let found = self.by_shape.iter().filter_map(|(shape, patterns)| {
-            let (account, star) = part_in(shape[0], address.storage_account())?;
-            let (queue, queue_star) = part_in(shape[1], address.queue_name())?;
-            let text = format!("{account}{star}/{queue}{queue_star}");
-            patterns.get(text.as_str())
-        });
-        found.flatten().map(Arc::clone).collect()
     }
 }
 
