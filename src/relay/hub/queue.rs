@@ -13,8 +13,8 @@
 //!   otherwise by a walk of the fan-out, which brings the position before its first event (`walk_from`).
 //!   While there are walks (`walks`), `unsettled` is the position after which some may not be owed, and the
 //!   change has the revision `UNSETTLED`.
-//! * `grouped` with a coordinator: new work is assigned to members. A coordinator without groups has the
-//!   sentinel only (`check`). Without both there is none.
+//! * A coordinator is made with the first group or for the sentinel (`check`), and stays until the entry is
+//!   forgotten. While it has groups, new work is assigned to members.
 //! * `held` counts the cursors that keep the entry. An entry without those, named subscribers, timers and
 //!   groups with something to do can be forgotten (`capacity`).
 //!
@@ -109,8 +109,6 @@ pub(super) struct QueueState {
     unsettled: Option<Box<Counters>>,
     /// The walks that have not ended.
     walks: u8,
-    /// The queue has had a group, so new work is assigned to members.
-    pub(super) grouped: bool,
     pub(super) timers: QueueTimers,
     pub(super) coordinator: Option<Box<Coordinator>>,
     /// Its time in the hub's order of timers; [`Tick::NEVER`]: it is not in there.
@@ -207,8 +205,7 @@ impl QueueEntry {
             let list = list + usize::from(last.is_none());
             return Some(WalkPlace { list, after: last });
         }
-        let more = state.grouped && state.assign(self, batch);
-        more.then_some(place)
+        state.assign(self, batch).then_some(place)
     }
 
     /// A walk has marked all subscribers.
@@ -249,11 +246,14 @@ impl QueueState {
     /// Returns the listeners of the queue: those outside of groups, and members. One with several
     /// matching selectors counts for each.
     pub(super) fn listeners(&self) -> usize {
-        let members = match &self.coordinator {
-            Some(coordinator) if self.grouped => coordinator.members(),
-            _ => 0,
-        };
-        self.outside.len() + members
+        let coordinator = self.coordinator.as_ref();
+        self.outside.len() + coordinator.map_or(0, |one| one.members())
+    }
+
+    /// Returns whether the queue has a group, so that new work is assigned to members.
+    pub(super) fn is_grouped(&self) -> bool {
+        let coordinator = self.coordinator.as_ref();
+        coordinator.is_some_and(|one| one.groups().next().is_some())
     }
 
     /// Returns whether several streams may get the same entry.
@@ -415,6 +415,5 @@ impl QueueState {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.subscriber_left(id, now);
         }
-        self.drop_unused_coordinator();
     }
 }

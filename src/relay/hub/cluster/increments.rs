@@ -56,7 +56,7 @@ impl QueueState {
         let checked = std::mem::take(&mut self.announced().checked);
         let has_causes = self.own_causes() > 0;
         let coordinator = self.coordinator.as_mut();
-        let coordinator = coordinator.filter(|_| self.grouped && has_causes);
+        let coordinator = coordinator.filter(|_| has_causes);
         let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
         let before = std::mem::replace(&mut self.announced().counters, counters);
         let delta = counters.delta_since(&before);

@@ -99,7 +99,7 @@ impl Hub {
             let is_wanted = match &walk.scope {
                 ResyncScope::Queues(hashes) => hashes.contains(&hash),
                 ResyncScope::All => true,
-                ResyncScope::Groups => entry.lock_with_nodes(now).grouped,
+                ResyncScope::Groups => entry.lock_with_nodes(now).is_grouped(),
             };
             if is_wanted && self.resync_queue(entry, now, &mut batch) {
                 walk.unknown.remove(&hash);

@@ -54,7 +54,7 @@ impl QueueState {
             return None;
         }
         let head = self.head();
-        let coordinator = self.coordinator.as_ref().filter(|_| self.grouped);
+        let coordinator = self.coordinator.as_ref();
         let idle = coordinator.is_none_or(|one| one.is_idle(&head));
         // An entry without listeners is kept from the time when the last one left, because a subscriber
         // may come back and resume. With other listeners it is not: rotating streams would keep every
@@ -176,7 +176,7 @@ impl Hub {
         let groups = state.coordinator.iter_mut();
         let groups = groups.flat_map(|one| one.groups_mut());
         groups.for_each(|group| group.unlist(entry));
-        (state.coordinator, state.grouped) = (None, false);
+        state.coordinator = None;
         // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
         // come up for ever.
         let _ = state.rearm(entry, &self.timers);

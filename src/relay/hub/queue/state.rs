@@ -48,9 +48,8 @@ impl QueueState {
         now: Tick,
     ) {
         let by_group = nodes.iter().any(|node| node.group.is_some());
-        self.outside.nodes = match by_group || self.grouped {
+        self.outside.nodes = match by_group || self.is_grouped() {
             true => {
-                self.grouped = true;
                 // An entry that is new has counted nothing that its groups have not seen.
                 let head = self.head();
                 let coordinator = self.coordinator(entry, now);
@@ -77,7 +76,6 @@ impl QueueState {
         subscription: &Arc<Subscription>,
         now: Tick,
     ) {
-        self.grouped = true;
         let head = self.head();
         let coordinator = self.coordinator(entry, now);
         coordinator.join(name, subscription, &head);
@@ -151,14 +149,7 @@ impl QueueState {
                 self.ask(entry, now, batch);
             }
         }
-        let coordinator = self.coordinator.as_ref();
-        let left = coordinator.is_some_and(|one| one.groups().next().is_none());
-        if self.grouped && left {
-            self.grouped = false;
-            self.left_at = now;
-            self.drop_unused_coordinator();
-        }
-        self.grouped && self.assign(entry, batch)
+        self.assign(entry, batch)
     }
 
     /// Assigns the groups' pending work, up to the limit of one step.
@@ -187,15 +178,5 @@ impl QueueState {
         let coordinator = self.coordinator.get_or_insert_with(new);
         coordinator.forget_expired(now);
         coordinator
-    }
-
-    /// Drops the coordinator where no listener needs it. A sentinel stays for as long as the queue
-    /// is remembered.
-    pub(crate) fn drop_unused_coordinator(&mut self) {
-        let coordinator = self.coordinator.as_ref();
-        let stays = coordinator.is_some_and(|one| one.sentinel.is_some() || one.passed_on);
-        if !self.grouped && self.outside.is_empty() && !stays {
-            self.coordinator = None;
-        }
     }
 }

@@ -120,7 +120,8 @@ impl Hub {
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;
         let mut walks = counted && state.owe_count(&entry, &before, inline, &mut batch.wakes);
-        let more = (reconcile || state.grouped) && state.reconcile(&entry, now, &mut batch.wakes);
+        let more =
+            (reconcile || state.is_grouped()) && state.reconcile(&entry, now, &mut batch.wakes);
         if let Some(own_causes) = noted
             && state.counters.sequence != before.sequence
         {
@@ -129,9 +130,6 @@ impl Hub {
         let cluster = self.shared.config.cluster;
         let coordinator = state.coordinator.as_mut().filter(|_| cluster);
         let is_passed_on = coordinator.is_some_and(|one| one.take_passed_on());
-        if is_passed_on {
-            state.drop_unused_coordinator();
-        }
         let is_checked = state.announced.as_ref().is_some_and(|one| one.checked);
         let has_news = cluster && (is_checked || state.own_causes() > 0);
         let listed = has_news && self.increments.list(&entry, state);
