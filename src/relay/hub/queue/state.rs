@@ -21,21 +21,17 @@ use crate::{
 };
 
 impl QueueState {
-    /// Starts the sentinel of a queue that has a listener, unless the sentinel is off.
-    pub(crate) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick) {
-        if !entry.shared.config.sentinel_interval.is_zero() {
-            self.coordinator(entry, now).subscriber_joined(now);
-        }
-    }
-
-    /// A count of a queue with listeners: its sentinel has somebody to ask.
+    /// Starts the sentinel of a queue that has a listener, unless the sentinel is off or has somebody to ask.
     pub(crate) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
+        if entry.shared.config.sentinel_interval.is_zero() {
+            return;
+        }
         let waits = |one: &Coordinator| {
             let sentinel = one.sentinel.as_ref();
             sentinel.is_some_and(|check| check.due == Tick::NEVER)
         };
         if self.coordinator.as_deref().is_none_or(waits) && self.listeners() > 0 {
-            self.start_sentinel(entry, now);
+            self.coordinator(entry, now).subscriber_joined(now);
         }
     }
 
@@ -79,7 +75,6 @@ impl QueueState {
         let head = self.head();
         let coordinator = self.coordinator(entry, now);
         coordinator.join(name, subscription, &head);
-        coordinator.subscriber_joined(now);
     }
 
     /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report

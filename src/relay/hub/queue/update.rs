@@ -112,10 +112,10 @@ impl Hub {
             guard = entry.lock_with_nodes(now);
         }
         let state = &mut *guard;
-        state.guard(&entry, now);
         let before = state.counters;
         let noted = state.noted.is_some().then(|| state.own_causes());
         let counted = change(&entry, state);
+        state.guard(&entry, now);
         batch.wakes.accepted_at = counted.then_some(now);
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;

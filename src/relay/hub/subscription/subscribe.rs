@@ -134,7 +134,6 @@ impl Hub {
             } else {
                 // A member that the queue has no room for is woken as a subscriber without a group; it
                 // resumes by no number.
-                state.start_sentinel(entry, now);
                 state.outside.named.insert(subscription);
                 state.told = 0;
                 // While a walk has events to owe, the queue counts as changed: the CATCH_UP joins them.
@@ -240,7 +239,6 @@ impl Hub {
         let mut is_named = false;
         // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
         self.reconcile(entry, now, |entry, state| {
-            state.start_sentinel(entry, now);
             // A member resumes by no number.
             is_named = resumed.is_none_or(|revision| state.changed_at > revision);
             if let Some(group) = state.group_of(subscription) {
