@@ -10,8 +10,8 @@ pub(super) mod increments;
 pub(super) mod resync;
 
 use super::{
-    coordinator::Coordinator, core::Hub, counters::Counters, fanout::UpdateBatch,
-    mailbox::WakeBatch, queue::QueueState, sync::Ordering,
+    coordinator::Coordinator, core::Hub, counters::Counters, mailbox::WakeBatch, queue::QueueState,
+    sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
@@ -25,7 +25,7 @@ impl Hub {
     /// Counts the increments of another relay, and wakes the subscribers. With `in_full` groups get
     /// them also where members of that relay serve them.
     pub(crate) fn count_peer_increments(&self, entries: &[FrameEntry], in_full: bool, now: Tick) {
-        let mut batch = UpdateBatch::default();
+        let mut batch = WakeBatch::default();
         for checked in entries.iter().filter(|entry| entry.checked) {
             let entry = self.entries.get(&checked.queue);
             let mut state = entry.as_ref().map(|entry| entry.lock());
@@ -52,7 +52,7 @@ impl Hub {
                 }),
                 None => {
                     self.metrics.unnamed.fetch_add(1, Ordering::Relaxed);
-                    self.check_patterns_of(address, now, &mut batch.wakes);
+                    self.check_patterns_of(address, now, &mut batch);
                     self.tell_cause(address);
                 }
             }

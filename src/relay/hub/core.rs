@@ -10,12 +10,12 @@ use std::{
 
 use super::{
     config::{HubConfig, Shared},
-    fanout::{Fanout, UpdateBatch},
+    fanout::Fanout,
     forgetting::Eviction,
     increments::IncrementList,
     load::{Load, LoadStats},
     lost::LostListeners,
-    mailbox::SubscriptionId,
+    mailbox::{SubscriptionId, WakeBatch},
     map::QueueMap,
     pattern::PatternNode,
     queue::QueueEntry,
@@ -165,8 +165,8 @@ impl Hub {
         };
         let mut results: Vec<_> = notifications.iter().map(check).collect();
         // All of the request is counted before any stream is woken, so a stream of several of its
-        // queues is woken once.
-        let mut batch = UpdateBatch::default();
+        // queues is woken once, but for those that are left to the fan-out.
+        let mut batch = WakeBatch::default();
         let (mut begin, mut without_room) = (0, None);
         for run in notifications.chunk_by(|one, next| one.queue == next.queue) {
             let places = begin..begin + run.len();
@@ -256,7 +256,7 @@ impl Hub {
     /// Fires a slice of the due timers. Returns the time of the next timer; it is not after `now`
     /// where due timers are left.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
-        let mut batch = UpdateBatch::default();
+        let mut batch = WakeBatch::default();
         for _ in 0..TIMERS_PER_STEP {
             let Some(entry) = self.timers.due(now) else {
                 break;

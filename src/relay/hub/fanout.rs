@@ -30,10 +30,10 @@ pub(crate) struct Fanout {
 }
 
 /// A walk that waits.
-pub(super) struct DueWalk {
-    pub(super) entry: Arc<QueueEntry>,
+struct DueWalk {
+    entry: Arc<QueueEntry>,
     /// When the first event of the walk was accepted, if it has one.
-    pub(super) accepted_at: Option<Tick>,
+    accepted_at: Option<Tick>,
 }
 
 /// One walk, step by step, so that its task can yield between the steps. Its drop does what is left.
@@ -45,16 +45,6 @@ pub(crate) struct Walk {
     /// The position after which it owes events, and the nodes that it visits; `None` where it has members
     /// to choose only.
     events: Option<(Counters, Vec<Arc<PatternNode>>)>,
-}
-
-/// The effects of changed queues: streams to wake, and walks for the fan-out. Drop leaves the walks to
-/// the fan-out, all at once, and wakes the streams, also in a panic. No lock may be held.
-#[derive(Default)]
-pub(super) struct UpdateBatch {
-    pub(super) wakes: WakeBatch,
-    walks: Vec<DueWalk>,
-    /// Set with the first walk.
-    fanout: Option<Arc<Fanout>>,
 }
 
 /// The fixed cost of a step, in subscribers: a lock, and an entry's cache lines.
@@ -78,6 +68,13 @@ impl Fanout {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.due).len()
+    }
+
+    /// Adds a walk. Its events are those since the newest count, which was accepted then.
+    pub(super) fn add(&self, entry: Arc<QueueEntry>, accepted_at: Option<Tick>) {
+        self.added.fetch_add(1, Ordering::Relaxed);
+        lock(&self.due).push_back(DueWalk { entry, accepted_at });
+        self.waker.wake();
     }
 
     /// Begins the next walk.
@@ -109,26 +106,6 @@ impl Walk {
             entry.end_walk(&self.fanout.revision);
         }
         self.place.is_some()
-    }
-}
-
-impl UpdateBatch {
-    /// Adds a walk for the events since the newest count.
-    pub(super) fn add_walk(&mut self, fanout: &Arc<Fanout>, entry: Arc<QueueEntry>) {
-        let accepted_at = self.wakes.accepted_at;
-        self.walks.push(DueWalk { entry, accepted_at });
-        self.fanout.get_or_insert_with(|| Arc::clone(fanout));
-    }
-}
-
-impl Drop for UpdateBatch {
-    fn drop(&mut self) {
-        if let Some(fanout) = &self.fanout {
-            let walks = self.walks.len() as u64;
-            fanout.added.fetch_add(walks, Ordering::Relaxed);
-            lock(&fanout.due).extend(self.walks.drain(..));
-            fanout.waker.wake();
-        }
     }
 }
 

@@ -14,7 +14,6 @@ use std::{collections::HashSet, sync::Arc};
 use super::super::{
     core::Hub,
     counters::Counters,
-    fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::QueueEntry,
@@ -93,7 +92,7 @@ impl Hub {
         now: Tick,
     ) -> Option<Phase> {
         let entries = self.entries.after(after, limit);
-        let mut batch = UpdateBatch::default();
+        let mut batch = WakeBatch::default();
         for entry in &entries {
             let hash = queue_hash(entry.address());
             let is_wanted = match &walk.scope {
@@ -120,7 +119,7 @@ impl Hub {
 
     /// C6: the subscribers get a CATCH_UP. Returns `false` where
     /// the entry was forgotten: then its patterns must check.
-    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut UpdateBatch) -> bool {
+    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
         if entry.lock().is_dead {
             return false;
         }

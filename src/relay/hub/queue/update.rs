@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
-    fanout::UpdateBatch,
+    mailbox::WakeBatch,
     queue::{QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::{Timer, timer_offset},
@@ -25,7 +25,7 @@ impl Hub {
         run: &[Notification],
         results: &mut [Result<Accepted>],
         now: Tick,
-        batch: &mut UpdateBatch,
+        batch: &mut WakeBatch,
     ) {
         let at = (now, timer_offset(entry.address()));
         self.update(entry, false, now, batch, |_, state| {
@@ -65,7 +65,7 @@ impl Hub {
         timer: Timer,
         now: Tick,
     ) {
-        let mut batch = UpdateBatch::default();
+        let mut batch = WakeBatch::default();
         self.update(entry, false, now, &mut batch, |entry, state| {
             self.add_wake(entry, state, delay, timer, now)
         });
@@ -102,7 +102,7 @@ impl Hub {
         mut entry: Arc<QueueEntry>,
         reconcile: bool,
         now: Tick,
-        batch: &mut UpdateBatch,
+        batch: &mut WakeBatch,
         change: impl FnOnce(&Arc<QueueEntry>, &mut QueueState) -> bool,
     ) {
         let mut guard = entry.lock_with_nodes(now);
@@ -116,12 +116,11 @@ impl Hub {
         let noted = state.noted.is_some().then(|| state.own_causes());
         let counted = change(&entry, state);
         state.guard(&entry, now);
-        batch.wakes.accepted_at = counted.then_some(now);
+        batch.accepted_at = counted.then_some(now);
         // Before a check is assigned: who is asked then is owed the count already.
         let inline = self.shared.config.inline;
-        let mut walks = counted && state.owe_count(&entry, &before, inline, &mut batch.wakes);
-        let more =
-            (reconcile || state.is_grouped()) && state.reconcile(&entry, now, &mut batch.wakes);
+        let mut walks = counted && state.owe_count(&entry, &before, inline, batch);
+        let more = (reconcile || state.is_grouped()) && state.reconcile(&entry, now, batch);
         if let Some(own_causes) = noted
             && state.counters.sequence != before.sequence
         {
@@ -156,7 +155,7 @@ impl Hub {
             self.wake_after(Arc::clone(&entry), Duration::ZERO, Timer::default(), now);
         }
         if walks {
-            batch.add_walk(&self.fanout, entry);
+            self.fanout.add(entry, counted.then_some(now));
         }
     }
 

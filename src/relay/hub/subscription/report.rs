@@ -7,8 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
-    fanout::UpdateBatch,
-    mailbox::SubscriptionId,
+    mailbox::{SubscriptionId, WakeBatch},
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::lock,
@@ -42,7 +41,7 @@ impl Hub {
         }
         self.check_report(&subscription, report)?;
         let entry = self.entry(&report.queue, now)?;
-        let (mut batch, mut is_closed) = (UpdateBatch::default(), false);
+        let (mut batch, mut is_closed) = (WakeBatch::default(), false);
         self.update(entry, true, now, &mut batch, |entry, state| {
             // R8: the end of a busy listener sets a timer, also beyond the limits. Another listener has
             // no cursor there, and its report covers nothing: a BUSY that comes after it keeps the queue
@@ -95,7 +94,7 @@ impl Hub {
         if entry.lock().is_dead {
             return;
         }
-        let mut batch = UpdateBatch::default();
+        let mut batch = WakeBatch::default();
         self.update(entry, true, now, &mut batch, |entry, state| {
             change(entry, state);
             false

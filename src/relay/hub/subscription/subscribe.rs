@@ -17,7 +17,6 @@ use super::super::{
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
-    fanout::UpdateBatch,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
@@ -125,7 +124,7 @@ impl Hub {
         resumed: Option<u64>,
         now: Tick,
     ) {
-        let (mut batch, mut wakes) = (UpdateBatch::default(), WakeBatch::default());
+        let (mut batch, mut wakes) = (WakeBatch::default(), WakeBatch::default());
         self.update(entry, true, now, &mut batch, |entry, state| {
             if let Some(group) = &subscription.group
                 && state.has_room(&entry.shared, group)

@@ -1,6 +1,6 @@
 //! The fan-out: walks over many subscribers, and queues that are attached in steps.
 
-use super::{super::fanout::UpdateBatch, streams::Polled, *};
+use super::{streams::Polled, *};
 use crate::base::sync::work;
 use WakeReason::Notified;
 
@@ -107,7 +107,7 @@ fn a_batch_that_is_dropped_wakes_its_streams() {
 fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     let hub = hub_where(|config| config.inline = 0);
     let subscription = settled(&hub, &["orders", "bad"]);
-    let count = |name: &str, batch: &mut UpdateBatch| {
+    let count = |name: &str, batch: &mut WakeBatch| {
         let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
         hub.update(queue_entry, false, START, batch, |_, state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
@@ -116,7 +116,7 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
         });
     };
     let request = std::panic::AssertUnwindSafe(|| {
-        let mut batch = UpdateBatch::default();
+        let mut batch = WakeBatch::default();
         for name in ["orders", "bad"] {
             count(name, &mut batch);
         }
