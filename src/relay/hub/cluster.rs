@@ -62,10 +62,9 @@ impl Hub {
     /// Makes the entries of a frame's queues. Frames may fill three quarters of the table: the rest is for
     /// this relay's own clients. Idle queues give way.
     fn make_queues_of_peer<'a>(&self, queues: impl Iterator<Item = &'a QueueAddress>, now: Tick) {
-        let queues: Vec<_> = queues.collect();
         let limit = self.shared.config.max_queues;
         let most = (limit - limit / 4).max(self.entries.len());
-        self.make_missing(&queues, most, false, now);
+        self.make_missing(queues, most, false, now);
     }
 
     /// There is no room for the queue's entry: its patterns are checked under their own names.
