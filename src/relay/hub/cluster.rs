@@ -70,8 +70,9 @@ impl Hub {
     /// There is no room for the queue's entry: its patterns are checked under their own names.
     fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
         self.begin_pattern_resync();
+        let mut left = usize::MAX;
         for node in self.shared.patterns.matching(address) {
-            self.check_node(&node, now, batch);
+            self.check_node(&node, (None, &mut left), now, batch);
         }
         self.end_pattern_resync();
     }

@@ -16,7 +16,6 @@ use super::super::{
     counters::Counters,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
-    queue::QueueEntry,
     sync::Ordering,
 };
 use crate::{
@@ -85,6 +84,7 @@ impl Hub {
         walk.phase.is_some()
     }
 
+    /// C6: the subscribers of the next queues get a CATCH_UP.
     fn resync_queues(
         &self,
         walk: &mut ResyncWalk,
@@ -100,9 +100,22 @@ impl Hub {
                 ResyncScope::All => true,
                 ResyncScope::Groups => entry.lock_with_nodes(now).is_grouped(),
             };
-            if is_wanted && self.resync_queue(entry, now, &mut batch) {
-                walk.unknown.remove(&hash);
+            // The patterns of a forgotten one must check.
+            if !is_wanted || entry.lock().is_dead {
+                continue;
             }
+            walk.unknown.remove(&hash);
+            self.update(Arc::clone(entry), false, now, &mut batch, |_, state| {
+                let unheard = state.listeners() == 0;
+                if unheard && planted!(LinkResyncNeedsListener) {
+                    return false;
+                }
+                // One cause without sums. It does not postpone forgetting: a connection that is often
+                // interrupted would otherwise keep all queues.
+                state.count_announced(&Counters::starting_at(1));
+                state.announced().resynced = state.counters.sequence;
+                true
+            });
         }
         drop(batch);
         if let Some(last) = entries.last() {
@@ -115,26 +128,6 @@ impl Hub {
                 within: None,
             }
         })
-    }
-
-    /// C6: the subscribers get a CATCH_UP. Returns `false` where
-    /// the entry was forgotten: then its patterns must check.
-    fn resync_queue(&self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
-        if entry.lock().is_dead {
-            return false;
-        }
-        self.update(Arc::clone(entry), false, now, batch, |_, state| {
-            let unheard = state.listeners() == 0;
-            if unheard && planted!(LinkResyncNeedsListener) {
-                return false;
-            }
-            // One cause without sums. It does not postpone forgetting: a connection that is often
-            // interrupted would otherwise keep all queues.
-            state.count_announced(&Counters::starting_at(1));
-            state.announced().resynced = state.counters.sequence;
-            true
-        });
-        true
     }
 
     /// Checks the next patterns under their own names: one member of a group, or some subscribers.
@@ -152,19 +145,10 @@ impl Hub {
             return None;
         }
         for node in nodes {
-            if node.group.is_some() {
-                node.request_check(now, &mut batch);
-                (left, within) = (left - 1, None);
-            } else {
-                let from = within.filter(|(number, _)| *number == node.number);
-                let (mut visited, from) = (0, from.map(|(_, id)| id));
-                let last = node.lock().each_after(from, left, |one| {
-                    visited += 1;
-                    one.request_pattern_check(&node.selector, WakeReason::CatchUp, &mut batch);
-                });
-                left -= visited;
-                within = last.map(|id| (node.number, id));
-            }
+            let from = within.filter(|(number, _)| *number == node.number);
+            let from = from.map(|(_, id)| id);
+            let last = self.check_node(&node, (from, &mut left), now, &mut batch);
+            within = last.map(|id| (node.number, id));
             if within.is_none() {
                 after = Some(node.number);
             }
@@ -176,19 +160,25 @@ impl Hub {
         Some(Phase::Patterns { after, within })
     }
 
-    /// Requests a check of a pattern under its own name: of each subscriber, or of one member of a group.
+    /// Requests a check of a pattern under its own name: of one member of a group, or of up to `left`
+    /// subscribers after this one. Returns the last of these, or `None` at the end.
     pub(in super::super) fn check_node(
         &self,
         node: &Arc<PatternNode>,
+        (after, left): (Option<SubscriptionId>, &mut usize),
         now: Tick,
         batch: &mut WakeBatch,
-    ) {
+    ) -> Option<SubscriptionId> {
         if node.group.is_some() {
-            return node.request_check(now, batch);
+            node.request_check(now, batch);
+            *left -= 1;
+            return None;
         }
-        for one in node.lock().iter() {
+        let most = *left;
+        node.lock().each_after(after, most, |one| {
+            *left -= 1;
             one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
-        }
+        })
     }
 
     /// From now on, a subscription checks its patterns when its queues are introduced.
@@ -200,11 +190,6 @@ impl Hub {
         let revision = self.fanout.revision.load(Ordering::SeqCst);
         self.forgotten_at.fetch_max(revision, Ordering::SeqCst);
         self.pattern_resyncs.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Returns whether a subscription that resumes by a number must check its patterns.
-    pub(in super::super) fn patterns_are_resynced(&self) -> bool {
-        self.pattern_resyncs.load(Ordering::SeqCst) > 0
     }
 }
 

@@ -211,10 +211,9 @@ impl Hub {
         if done {
             // Decided when all queues of the map are introduced: each queue that is forgotten from now
             // on is told as forgotten.
+            let are_resynced = self.pattern_resyncs.load(Ordering::SeqCst) > 0;
             let since = introduction.resumed;
-            let lacks =
-                since.is_some_and(|since| self.patterns_are_resynced() || self.forgot_since(since));
-            if lacks {
+            if since.is_some_and(|since| are_resynced || self.forgot_since(since)) {
                 subscription.request_pattern_checks(&mut batch);
             }
         } else {
