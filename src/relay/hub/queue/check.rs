@@ -146,7 +146,8 @@ impl QueueCheck {
             all += usize::from(can);
             reporting += usize::from(can && one.mailbox.reports());
         });
-        let of_reporting = is_turn_of_reporting(self.asked_in_vain, reporting, all);
+        // Each of those that report has one turn before all listeners have theirs.
+        let of_reporting = self.asked_in_vain % (reporting + all).max(1) < reporting;
         let next = listeners.next_after(self.last_asked, &|one| {
             one.mailbox.can_check(now) && (!of_reporting || one.mailbox.reports())
         })?;
@@ -157,10 +158,4 @@ impl QueueCheck {
         self.asked = Some(next.id);
         Some(next)
     }
-}
-
-/// Returns whether a listener that reports has its turn, after so many in vain. Each of those has one
-/// turn before all listeners have theirs.
-fn is_turn_of_reporting(in_vain: usize, reporting: usize, all: usize) -> bool {
-    in_vain % (reporting + all).max(1) < reporting
 }

@@ -134,21 +134,13 @@ impl Subscribers {
         id: Option<SubscriptionId>,
         accept: &impl Fn(&Subscription) -> bool,
     ) -> Option<&Arc<Subscription>> {
-        self.in_turn(id).find(|one| accept(one))
-    }
-
-    /// Returns all, beginning after this id.
-    pub(crate) fn in_turn(
-        &self,
-        id: Option<SubscriptionId>,
-    ) -> impl Iterator<Item = &Arc<Subscription>> {
         let after = self.after(id);
         let before = &self.0[..self.0.len() - after.len()];
-        after.iter().chain(before)
+        after.iter().chain(before).find(|one| accept(one))
     }
 
     /// Returns those after this id, in order.
-    pub(crate) fn after(&self, id: Option<SubscriptionId>) -> &[Arc<Subscription>] {
+    fn after(&self, id: Option<SubscriptionId>) -> &[Arc<Subscription>] {
         let at = id.map_or(0, |id| self.0.partition_point(|one| one.id <= id));
         &self.0[at..]
     }

@@ -48,7 +48,7 @@ pub(crate) struct Timer {
     /// postponed.
     due: Tick,
     delay: Duration,
-    /// The values of its delayed notifications; zero for a reported time.
+    /// The values of its delayed notifications, but for the sequence; zero for a reported time.
     pub(crate) counters: Counters,
     /// Details of the newest delayed notification.
     pub(crate) last_event: Option<LastEvent>,
@@ -289,13 +289,9 @@ impl Timer {
     }
 
     fn of_increment(increment: &FrameEntry) -> Self {
-        let counters = Counters {
-            sequence: 0,
-            ..Counters::of_increment(increment)
-        };
         let last_event = (increment.notifications > 0).then(|| increment.last_event.clone());
         Self {
-            counters,
+            counters: Counters::of_increment(increment),
             last_event,
             ..Self::default()
         }

@@ -6,7 +6,7 @@ use super::super::{
     core::Hub,
     mailbox::WakeBatch,
     queue::{QueueEntry, QueueState},
-    sync::{AtomicU64, Ordering},
+    sync::Ordering,
     timers::{Timer, timer_offset},
 };
 use crate::{
@@ -169,17 +169,11 @@ impl Hub {
         let before = state.timers.counts();
         let changed = change(state);
         let after = state.timers.counts();
-        // Wraps below zero, as the total does not.
-        let add = |to: &AtomicU64, before: usize, after: usize| {
-            if after != before {
-                to.fetch_add(
-                    (after as u64).wrapping_sub(before as u64),
-                    Ordering::Relaxed,
-                );
-            }
-        };
-        add(&self.timers_set, before.0, after.0);
-        add(&self.timers_reported, before.1, after.1);
+        // Wraps below zero, as the totals do not.
+        let growth = |before: usize, after: usize| (after as u64).wrapping_sub(before as u64);
+        let (set, reported) = (growth(before.0, after.0), growth(before.1, after.1));
+        self.timers_set.fetch_add(set, Ordering::Relaxed);
+        self.timers_reported.fetch_add(reported, Ordering::Relaxed);
         changed
     }
 }
