@@ -83,8 +83,17 @@ impl QueueTimers {
     }
 
     /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
-    /// `offset` gives each queue its own grid.
-    pub(crate) fn add(&mut self, (now, offset): (Tick, u64), delay: Duration, mut timer: Timer) {
+    /// `offset` gives each queue its own grid. With `is_full` the hub is at its limit of reported times: above
+    /// [`FEW`] of them, or above their present number, two merge upwards. No delayed notification is
+    /// postponed for it.
+    pub(crate) fn add(
+        &mut self,
+        (now, offset): (Tick, u64),
+        delay: Duration,
+        mut timer: Timer,
+        is_full: bool,
+    ) {
+        let (_, before) = self.counts();
         timer.at = now.after_on_moved_grid(delay, offset);
         (timer.due, timer.delay) = (now + delay, delay);
         if planted!(TimersMergeDown) {
@@ -97,16 +106,8 @@ impl QueueTimers {
         if self.due.len() > PER_QUEUE {
             self.merge_closest(now, |_| true);
         }
-    }
-
-    /// Adds a wake-up that a listener reported, at the hub's limit. Above [`FEW`] reported times,
-    /// or above their present number, two of them merge upwards. No delayed notification is
-    /// postponed for it.
-    pub(crate) fn add_limited(&mut self, at: (Tick, u64), delay: Duration, timer: Timer) {
-        let (_, before) = self.counts();
-        self.add(at, delay, timer);
-        if self.counts().1 > before.max(FEW) {
-            self.merge_closest(at.0, |early| early.is_reported() && early.at > at.0);
+        if is_full && self.counts().1 > before.max(FEW) {
+            self.merge_closest(now, |early| early.is_reported() && early.at > now);
         }
     }
 

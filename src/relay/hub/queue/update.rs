@@ -27,8 +27,7 @@ impl Hub {
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        let at = (now, timer_offset(entry.address()));
-        self.update(entry, false, now, batch, |_, state| {
+        self.update(entry, false, now, batch, |entry, state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
             if listeners == 0 {
                 self.note_unserved(state, &run[0].queue);
@@ -43,9 +42,7 @@ impl Hub {
                     any = true;
                 } else {
                     let timer = Timer::for_notification(publisher, notification);
-                    self.change_timers(state, |state| {
-                        state.timers.add(at, notification.delay, timer);
-                    });
+                    self.add_wake(entry, state, notification.delay, timer, now);
                 }
                 *accepted = Accepted {
                     sequence: state.counters.sequence,
@@ -86,10 +83,7 @@ impl Hub {
         }
         let at = (now, timer_offset(entry.address()));
         let full = self.reported_timers_are_full();
-        self.change_timers(state, |state| match full {
-            true => state.timers.add_limited(at, delay, timer),
-            false => state.timers.add(at, delay, timer),
-        });
+        self.change_timers(state, |state| state.timers.add(at, delay, timer, full));
         false
     }
 

@@ -208,7 +208,7 @@ fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool
         let sums = bit(asked.len());
         let mut timer = Timer::default();
         timer.counters = sums;
-        timers.add((now, 0), *delay, timer);
+        timers.add((now, 0), *delay, timer, false);
         asked.push((now + *delay, *delay, sums));
         now += pause(number);
         let until = if asked.len() == delays.len() {
