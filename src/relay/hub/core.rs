@@ -124,7 +124,7 @@ impl Hub {
             floor: AtomicU64::new(0),
             forgotten_at: AtomicU64::new(0),
             pattern_resyncs: AtomicU64::new(0),
-            increments: IncrementList::new(),
+            increments: IncrementList::default(),
             degraded_from: AtomicU64::new(Tick::NEVER.as_nanos()),
             eviction: Mutex::default(),
             timers_set: AtomicU64::new(0),

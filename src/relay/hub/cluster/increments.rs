@@ -106,6 +106,7 @@ pub(crate) struct Announced {
 }
 
 /// The queues with increments, in the order of their first unannounced cause.
+#[derive(Default)]
 pub(crate) struct IncrementList {
     list: Mutex<List>,
     /// Woken when a queue was appended.
@@ -122,14 +123,6 @@ struct List {
 }
 
 impl IncrementList {
-    pub(crate) fn new() -> Self {
-        Self {
-            list: Mutex::default(),
-            waker: AtomicWaker::new(),
-            passed_on: AtomicU64::new(0),
-        }
-    }
-
     /// Appends a queue whose lock the caller holds, unless it is in the list; returns whether it did.
     pub(in super::super) fn list(&self, entry: &Arc<QueueEntry>, state: &mut QueueState) -> bool {
         let is_new = !std::mem::replace(&mut state.announced().listed, true);

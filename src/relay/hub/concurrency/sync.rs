@@ -45,6 +45,7 @@ pub(crate) struct Permit {
 #[derive(Debug, Default)]
 pub(crate) struct AtomicU64(plain::AtomicU64);
 
+#[derive(Default)]
 pub(crate) struct AtomicWaker(plain::AtomicWaker);
 
 /// The models of this thread begin or end.
