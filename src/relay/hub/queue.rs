@@ -196,11 +196,17 @@ impl QueueEntry {
         {
             let node = list.checked_sub(1).map(|at| &nodes[at]);
             let named = std::mem::take(&mut state.outside.named);
-            let owe = |one: &Arc<_>| state.owe_events(self, one, node, from, batch);
+            let mut has_room = true;
+            let owe = |one: &Arc<Subscription>| {
+                has_room &= one.owe(self, state, Owed::Events(*from), batch);
+            };
             let last = match node {
                 None => named.each_after(after, SUBSCRIBERS_PER_STEP, owe),
                 Some(node) => node.lock().each_after(after, SUBSCRIBERS_PER_STEP, owe),
             };
+            if let Some(node) = node.filter(|_| !has_room) {
+                node.set_needed();
+            }
             state.outside.named = named;
             let list = list + usize::from(last.is_none());
             return Some(WalkPlace { list, after: last });
@@ -348,31 +354,13 @@ impl QueueState {
     /// Owes the events after this position to all subscribers.
     fn owe_all(&mut self, entry: &Arc<QueueEntry>, from: &Counters, batch: &mut WakeBatch) {
         let outside = std::mem::take(&mut self.outside);
-        for one in outside.named.iter() {
-            self.owe_events(entry, one, None, from, batch);
-        }
-        for node in &outside.nodes {
-            for one in node.lock().iter() {
-                self.owe_events(entry, one, Some(node), from, batch);
-            }
+        let mut has_room = true;
+        outside.each(|one| has_room &= one.owe(entry, self, Owed::Events(*from), batch));
+        if !has_room {
+            // One of these patterns: a check of the others does no harm.
+            outside.nodes.iter().for_each(|node| node.set_needed());
         }
         self.outside = outside;
-    }
-
-    /// Owes the events after this position to one subscriber, of a node if it is not in the queue's own
-    /// list.
-    fn owe_events(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        one: &Arc<Subscription>,
-        node: Option<&Arc<PatternNode>>,
-        from: &Counters,
-        batch: &mut WakeBatch,
-    ) {
-        let has_room = one.owe(entry, self, Owed::Events(*from), batch);
-        if let Some(node) = node.filter(|_| !has_room) {
-            node.set_needed();
-        }
     }
 
     /// The queue has changed, and all subscribers are marked unless a walk has them to mark. The
