@@ -400,8 +400,11 @@ impl QueueState {
 
     /// A listener outside of groups left.
     pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.subscriber_left(id, now);
+        if let Some(coordinator) = &mut self.coordinator
+            && let Some(sentinel) = &mut coordinator.sentinel
+        {
+            sentinel.leave(id, now);
+            coordinator.needs_reconcile |= sentinel.due <= now;
         }
     }
 }

@@ -11,7 +11,7 @@ use super::super::{
     config::Shared,
     counters::{Counters, QueueHead},
     group::Group,
-    mailbox::{SubscriptionId, WakeBatch},
+    mailbox::WakeBatch,
     pattern::PatternNode,
     queue::QueueEntry,
     queue_check::QueueCheck,
@@ -197,22 +197,6 @@ impl Coordinator {
         let over = over.filter(|group| group.kept_since().is_some_and(&is_over));
         let over: Vec<_> = over.map(|group| group.name.clone()).collect();
         over.iter().for_each(|name| self.forget_group(name));
-    }
-
-    /// A listener joined. A check that fell due without listeners is due now.
-    pub(crate) fn subscriber_joined(&mut self, now: Tick) {
-        if let Some(sentinel) = &mut self.sentinel {
-            sentinel.join(now);
-            self.needs_reconcile |= sentinel.due <= now;
-        }
-    }
-
-    /// A listener outside of groups left.
-    pub(crate) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) {
-        if let Some(sentinel) = &mut self.sentinel {
-            sentinel.leave(id, now);
-            self.needs_reconcile |= sentinel.due <= now;
-        }
     }
 
     /// Returns whether work must be passed on, once.

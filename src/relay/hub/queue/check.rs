@@ -122,14 +122,6 @@ impl QueueCheck {
         self.due = due.next_multiple_of(self.interval / GRID);
     }
 
-    /// A listener joined. A check that fell due without listeners is due now. Otherwise, streams that come
-    /// and go faster than the interval would put it off for ever.
-    pub(crate) fn join(&mut self, now: Tick) {
-        if self.due == Tick::NEVER {
-            self.due = now;
-        }
-    }
-
     /// A listener's stream ended; where it was asked, the next one is asked at once.
     pub(crate) fn leave(&mut self, id: SubscriptionId, now: Tick) {
         let asked = self.asked.take_if(|asked| *asked == id).is_some();

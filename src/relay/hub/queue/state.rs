@@ -22,16 +22,20 @@ use crate::{
 
 impl QueueState {
     /// Starts the sentinel of a queue that has a listener, unless the sentinel is off or has somebody to ask.
+    /// A check that fell due without listeners is due now. Otherwise, streams that come and go faster than
+    /// the interval would put it off for ever.
     pub(crate) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
-        if entry.shared.config.sentinel_interval.is_zero() {
+        let coordinator = self.coordinator.as_ref();
+        let sentinel = coordinator.and_then(|one| one.sentinel.as_ref());
+        let waits = sentinel.is_none_or(|check| check.due == Tick::NEVER);
+        let is_off = entry.shared.config.sentinel_interval.is_zero();
+        if is_off || !waits || self.listeners() == 0 {
             return;
         }
-        let waits = |one: &Coordinator| {
-            let sentinel = one.sentinel.as_ref();
-            sentinel.is_some_and(|check| check.due == Tick::NEVER)
-        };
-        if self.coordinator.as_deref().is_none_or(waits) && self.listeners() > 0 {
-            self.coordinator(entry, now).subscriber_joined(now);
+        let coordinator = self.coordinator(entry, now);
+        let sentinel = coordinator.sentinel.as_mut();
+        if let Some(check) = sentinel.filter(|check| check.due == Tick::NEVER) {
+            (check.due, coordinator.needs_reconcile) = (now, true);
         }
     }
 
