@@ -42,7 +42,11 @@ impl Hub {
             let address = &increment.queue;
             let mut entry = self.entries.get(address);
             if entry.is_none() && !std::mem::replace(&mut are_made, true) {
-                self.make_queues_of_peer(causes.clone().map(|entry| &entry.queue), now);
+                // Frames may fill three quarters of the table: the rest is for this relay's own clients.
+                let limit = self.shared.config.max_queues;
+                let most = (limit - limit / 4).max(self.entries.len());
+                let queues = causes.clone().map(|entry| &entry.queue);
+                self.make_missing(queues, most, false, now);
                 entry = self.entries.get(address);
             }
             match entry {
@@ -57,14 +61,6 @@ impl Hub {
                 }
             }
         }
-    }
-
-    /// Makes the entries of a frame's queues. Frames may fill three quarters of the table: the rest is for
-    /// this relay's own clients. Idle queues give way.
-    fn make_queues_of_peer<'a>(&self, queues: impl Iterator<Item = &'a QueueAddress>, now: Tick) {
-        let limit = self.shared.config.max_queues;
-        let most = (limit - limit / 4).max(self.entries.len());
-        self.make_missing(queues, most, false, now);
     }
 
     /// There is no room for the queue's entry: its patterns are checked under their own names.

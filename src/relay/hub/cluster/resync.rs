@@ -71,6 +71,11 @@ impl ResyncWalk {
     /// The most queues that one step visits, and the patterns and their subscriptions, give or take those
     /// of one pattern: some hundred microseconds.
     pub(crate) const STEP: usize = 512;
+
+    /// Returns whether the next step visits queues, and no patterns.
+    pub(crate) fn visits_queues(&self) -> bool {
+        matches!(self.phase, Some(Phase::Queues(_)))
+    }
 }
 
 impl Hub {
@@ -121,7 +126,8 @@ impl Hub {
         if let Some(last) = entries.last() {
             return Some(Phase::Queues(Some(last.address().clone())));
         }
-        walk.needs_patterns().then(|| {
+        let needs_patterns = walk.scope == ResyncScope::All || !walk.unknown.is_empty();
+        needs_patterns.then(|| {
             self.begin_pattern_resync();
             Phase::Patterns {
                 after: None,
@@ -190,20 +196,5 @@ impl Hub {
         let revision = self.fanout.revision.load(Ordering::SeqCst);
         self.forgotten_at.fetch_max(revision, Ordering::SeqCst);
         self.pattern_resyncs.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl ResyncWalk {
-    /// Returns whether the next step visits queues, and no patterns.
-    pub(crate) fn visits_queues(&self) -> bool {
-        matches!(self.phase, Some(Phase::Queues(_)))
-    }
-
-    fn needs_patterns(&self) -> bool {
-        match self.scope {
-            ResyncScope::Queues(_) => !self.unknown.is_empty(),
-            ResyncScope::All => true,
-            ResyncScope::Groups => false,
-        }
     }
 }

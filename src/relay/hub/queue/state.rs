@@ -77,8 +77,7 @@ impl QueueState {
         now: Tick,
     ) {
         let head = self.head();
-        let coordinator = self.coordinator(entry, now);
-        coordinator.join(name, subscription, &head);
+        self.coordinator(entry, now).join(name, subscription, &head);
     }
 
     /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report
