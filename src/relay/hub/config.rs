@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     pub(super) config: HubConfig,
     pub(super) patterns: Patterns,
     pub(super) cursors: CursorLimits,
+    /// Read when a queue has changed, and raised by streams (see `resume`).
+    pub(super) revision: AtomicU64,
     /// The groups of all queues.
     pub(super) groups: AtomicU64,
     /// The messages of all groups that no member has taken yet.
@@ -92,6 +94,7 @@ impl Shared {
         Self {
             patterns: Patterns::new(),
             cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
+            revision: AtomicU64::new(1),
             groups: AtomicU64::new(0),
             unassigned: PlainU64::default(),
             config,

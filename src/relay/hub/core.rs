@@ -56,7 +56,7 @@ pub(crate) struct Hub {
     pub(super) noted: Mutex<VecDeque<Arc<QueueEntry>>>,
     pub(super) lost: Mutex<LostListeners>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    pub(crate) fanout: Arc<Fanout>,
+    pub(crate) fanout: Fanout,
     /// Closed subscriptions whose cursors the fan-out's task detaches.
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
     /// The number of all closed subscriptions whose cursors are not detached.
@@ -133,7 +133,7 @@ impl Hub {
             noted: Mutex::default(),
             lost: Mutex::default(),
             subscriptions: Mutex::default(),
-            fanout: Arc::new(Fanout::new()),
+            fanout: Fanout::default(),
             detaching: Mutex::default(),
             closing: AtomicU64::new(0),
             timers: TimerOrder::new(),

@@ -14,15 +14,14 @@ use super::{
     mailbox::WakeBatch,
     pattern::PatternNode,
     queue::{QueueEntry, WalkPlace},
-    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
+    sync::{AtomicWaker, Mutex, Ordering, lock},
 };
 use crate::base::clock::Tick;
 
 /// Queue entries whose subscribers are to be walked.
+#[derive(Default)]
 pub(crate) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
-    /// Read when a walk ends, and raised by streams (see `resume`).
-    pub(super) revision: AtomicU64,
     /// Woken when a walk was added.
     pub(crate) waker: AtomicWaker,
     /// Walks added so far.
@@ -39,7 +38,6 @@ struct DueWalk {
 /// One walk, step by step, so that its task can yield between the steps. Its drop does what is left.
 pub(crate) struct Walk {
     due: DueWalk,
-    fanout: Arc<Fanout>,
     /// `None`: it has ended.
     place: Option<WalkPlace>,
     /// The position after which it owes events, and the nodes that it visits; `None` where it has members
@@ -51,15 +49,6 @@ pub(crate) struct Walk {
 const STEP: usize = 8;
 
 impl Fanout {
-    pub(super) fn new() -> Self {
-        Self {
-            due: Mutex::new(VecDeque::new()),
-            revision: AtomicU64::new(1),
-            waker: AtomicWaker::new(),
-            added: Count::new(0),
-        }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.due).is_empty()
     }
@@ -78,12 +67,11 @@ impl Fanout {
     }
 
     /// Begins the next walk.
-    pub(crate) fn pop(self: &Arc<Self>) -> Option<Walk> {
+    pub(crate) fn pop(&self) -> Option<Walk> {
         let due = lock(&self.due).pop_front()?;
         Some(Walk {
             events: due.entry.begin_walk(),
             due,
-            fanout: Arc::clone(self),
             place: Some(WalkPlace::default()),
         })
     }
@@ -103,7 +91,7 @@ impl Walk {
         let entry = &self.due.entry;
         self.place = entry.walk(place, self.events.as_ref(), batch);
         if self.place.is_none() {
-            entry.end_walk(&self.fanout.revision);
+            entry.end_walk();
         }
         self.place.is_some()
     }

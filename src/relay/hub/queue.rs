@@ -215,7 +215,7 @@ impl QueueEntry {
     }
 
     /// A walk has marked all subscribers.
-    pub(super) fn end_walk(&self, revision: &AtomicU64) {
+    pub(super) fn end_walk(&self) {
         let mut state = self.lock();
         if planted!(MarkClearedAfterWalk) {
             state.walk_pending = false;
@@ -225,7 +225,7 @@ impl QueueEntry {
             state.unsettled = None;
         }
         if !planted!(ResumeNumberTooNew) {
-            state.settle(revision);
+            state.settle(&self.shared.revision);
         }
     }
 

@@ -147,7 +147,7 @@ fn in_group<S: std::fmt::Display>(group: &str, selectors: &[S]) -> SubscribeOpti
 /// Draws a resume number, takes all entries, and states the number.
 fn resume_number(hub: &Hub, subscription: &Subscription, now: Tick) -> ResumeNumber {
     drain(subscription, now);
-    let revision = Some(&hub.fanout.revision);
+    let revision = Some(&hub.shared.revision);
     _ = subscription.fill(now, revision, &mut WakeBuilder::default());
     subscription.take_resume().expect("all is sent")
 }

@@ -193,7 +193,7 @@ impl Hub {
     }
 
     pub(in super::super) fn end_pattern_resync(&self) {
-        let revision = self.fanout.revision.load(Ordering::SeqCst);
+        let revision = self.shared.revision.load(Ordering::SeqCst);
         self.forgotten_at.fetch_max(revision, Ordering::SeqCst);
         self.pattern_resyncs.fetch_sub(1, Ordering::SeqCst);
     }

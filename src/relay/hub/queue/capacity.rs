@@ -103,7 +103,7 @@ impl Hub {
         self.entries.get_or_insert(address, || {
             let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
-            let start = (start, self.fanout.revision.load(Ordering::Relaxed));
+            let start = (start, self.shared.revision.load(Ordering::Relaxed));
             let address = address.clone();
             Arc::new(QueueEntry::new(address, number, start, now, &self.shared))
         })

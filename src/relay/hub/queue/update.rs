@@ -131,7 +131,7 @@ impl Hub {
         walks |= more && state.request_walk();
         let is_counted = state.counters.sequence != before.sequence;
         if is_counted {
-            state.settle(&self.fanout.revision);
+            state.settle(&self.shared.revision);
         }
         let first = state.rearm(&entry, &self.timers);
         drop(guard);

@@ -56,7 +56,7 @@ impl Hub {
         digest: u64,
     ) -> Option<u64> {
         let (stated, revision) = read(&options.resume).filter(|_| options.group.is_none())?;
-        let is_known = revision < self.fanout.revision.load(Ordering::Relaxed);
+        let is_known = revision < self.shared.revision.load(Ordering::Relaxed);
         let is_own = stated == digest && is_known;
         (is_own || planted!(ForeignEpochAccepted)).then_some(revision)
     }

@@ -185,7 +185,7 @@ impl SubscriberStream {
         if draws {
             self.drawn_at = now;
         }
-        let revision = draws.then_some(&self.hub.fanout.revision);
+        let revision = draws.then_some(&self.hub.shared.revision);
         let filled = self.subscription.fill(now, revision, sink);
         if filled.entries > 0 {
             self.hub.load.note_sent(filled.requested);
