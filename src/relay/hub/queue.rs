@@ -320,20 +320,20 @@ impl QueueState {
         timers.rearm(entry.number(), entry, &mut self.armed, next)
     }
 
-    /// Owes a count to the subscribers, where there are no more than `inline`; otherwise returns whether
-    /// the fan-out must walk them. `from` is the position before the count.
+    /// Owes a count to the subscribers, where they are few; otherwise returns whether the fan-out must walk
+    /// them. `from` is the position before the count.
     pub(super) fn owe_count(
         &mut self,
         entry: &Arc<QueueEntry>,
         from: &Counters,
-        inline: usize,
         batch: &mut WakeBatch,
     ) -> bool {
         let joined = entry.shared.patterns.joined();
         if self.walks == 0 && self.told == joined {
             return false;
         }
-        let few = self.outside.len() <= inline.min(SUBSCRIBERS_PER_STEP);
+        let inline = entry.shared.config.inline.min(SUBSCRIBERS_PER_STEP);
+        let few = self.outside.len() <= inline;
         if few && self.walks == 0 {
             self.told = joined;
             self.owe_all(entry, from, batch);

@@ -113,8 +113,7 @@ impl Hub {
         state.guard(&entry, now);
         batch.accepted_at = counted.then_some(now);
         // Before a check is assigned: who is asked then is owed the count already.
-        let inline = self.shared.config.inline;
-        let mut walks = counted && state.owe_count(&entry, &before, inline, batch);
+        let mut walks = counted && state.owe_count(&entry, &before, batch);
         let more = (reconcile || state.is_grouped()) && state.reconcile(&entry, now, batch);
         if let Some(own_causes) = noted
             && state.counters.sequence != before.sequence
