@@ -45,8 +45,8 @@ impl Hub {
                 // Frames may fill three quarters of the table: the rest is for this relay's own clients.
                 let limit = self.shared.config.max_queues;
                 let most = (limit - limit / 4).max(self.entries.len());
-                let queues = causes.clone().map(|entry| &entry.queue);
-                self.make_missing(queues, most, false, now);
+                let queues: Vec<_> = causes.clone().map(|entry| &entry.queue).collect();
+                self.make_missing(&queues, most, false, now);
                 entry = self.entries.get(address);
             }
             match entry {

@@ -167,7 +167,7 @@ impl Hub {
         // All of the request is counted before any stream is woken, so a stream of several of its
         // queues is woken once, but for those that are left to the fan-out.
         let mut batch = WakeBatch::default();
-        let (mut begin, mut are_made) = (0, false);
+        let (mut begin, mut without_room) = (0, None);
         for run in notifications.chunk_by(|one, next| one.queue == next.queue) {
             let places = begin..begin + run.len();
             begin = places.end;
@@ -176,12 +176,16 @@ impl Hub {
             }
             let queue = &run[0].queue;
             let mut entry = self.entries.get(queue);
-            if entry.is_none() && !std::mem::replace(&mut are_made, true) {
-                let valid = notifications.iter().zip(&results);
-                let valid = valid.filter(|(_, result)| result.is_ok());
-                let queues = valid.map(|(one, _)| &one.queue);
-                self.make_missing(queues, self.most_queues(), false, now);
-                entry = self.entries.get(queue);
+            if entry.is_none() {
+                let make = || {
+                    let valid = notifications.iter().zip(&results);
+                    let valid = valid.filter(|(_, result)| result.is_ok());
+                    let queues: Vec<_> = valid.map(|(one, _)| &one.queue).collect();
+                    self.make_missing(&queues, self.most_queues(), false, now)
+                };
+                if !without_room.get_or_insert_with(make).contains(queue) {
+                    entry = Some(self.make_entry(queue, now));
+                }
             }
             let results = &mut results[places];
             match entry {

@@ -90,7 +90,7 @@ pub(super) const COURIER_FAULTS: &[Row] = rows! {
 
 #[cfg(feature = "nats")]
 pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
-    LinkFrameNotRepeated, 0, "C2", "a frame is published once";
+    LinkFrameNotRepeated, 2, "C2", "a frame is published once";
     LinkFrameAppliedTwice, 0, "C3", "a frame that was received before is applied again";
     LinkGapForgotten, 11, "C3", "numbers that a frame skips do not join the gap";
     LinkRecentCutSilently, 41, "C4", "queues leave the list of a heartbeat, and its lower bound stays";

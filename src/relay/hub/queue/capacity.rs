@@ -4,7 +4,7 @@
 //! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
 //! after any forgetting (`forgetting`).
 
-use std::{collections::HashSet, iter, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::super::{
     core::Hub,
@@ -34,28 +34,33 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 
 impl Hub {
     /// Makes the missing entries of as many of a request's queues as there is room for, with no more than
-    /// `most` in the table, or with `all_or_none` of none where there is no room for all. Idle queues give
-    /// way, but none of the request's own.
+    /// `most` in the table, or with `all_or_none` of none where there is no room for all. Returns the others.
+    /// Idle queues give way, but none of the request's own.
     pub(in super::super) fn make_missing<'a>(
         &self,
-        queues: impl Iterator<Item = &'a QueueAddress>,
+        queues: &[&'a QueueAddress],
         most: usize,
         all_or_none: bool,
         now: Tick,
-    ) {
+    ) -> HashSet<&'a QueueAddress> {
         let mut eviction = lock(&self.eviction);
-        let mut own = HashSet::new();
-        let new = queues.filter(|one| own.insert(*one) && self.entries.get(one).is_none());
-        let mut new: Vec<_> = new.collect();
+        let mut distinct = HashSet::new();
+        let mut new: Vec<_> = queues.to_vec();
+        new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
         let excess = (self.entries.len() + new.len()).saturating_sub(most);
-        if !new.is_empty() && excess > 0 {
-            let lacking = self.evict(&mut eviction, excess, &own, now);
-            let room = new.len().saturating_sub(lacking);
-            new.truncate(if all_or_none && lacking > 0 { 0 } else { room });
+        let mut room = new.len();
+        if room > 0 && excess > 0 {
+            let own = queues.iter().copied().collect();
+            room = room.saturating_sub(self.evict(&mut eviction, excess, &own, now));
         }
+        if all_or_none && room < new.len() {
+            room = 0;
+        }
+        let without = new.split_off(room);
         for address in new {
             self.make_entry(address, now);
         }
+        without.into_iter().collect()
     }
 
     pub(in super::super) fn most_queues(&self) -> usize {
@@ -86,11 +91,20 @@ impl Hub {
         address: &QueueAddress,
         now: Tick,
     ) -> Result<Arc<QueueEntry>> {
-        let known = self.entries.get(address).or_else(|| {
-            self.make_missing(iter::once(address), self.most_queues(), false, now);
-            self.entries.get(address)
-        });
-        known.ok_or_else(|| self.no_room(address, now))
+        if let Some(found) = self.entries.get(address) {
+            return Ok(found);
+        }
+        let refused = self.make_missing(&[address], self.most_queues(), false, now);
+        match refused.is_empty() {
+            true => Ok(self.make_entry(address, now)),
+            false => Err(self.no_room(address, now)),
+        }
+    }
+
+    /// Replaces the dead entry of a forgotten queue by its present one.
+    pub(in super::super) fn replace_dead(&self, entry: &mut Arc<QueueEntry>, now: Tick) {
+        self.entries.remove(entry);
+        *entry = self.make_entry(entry.address(), now);
     }
 
     /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or

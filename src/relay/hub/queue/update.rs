@@ -102,8 +102,7 @@ impl Hub {
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
             drop(guard);
-            self.entries.remove(&entry);
-            entry = self.make_entry(entry.address(), now);
+            self.replace_dead(&mut entry, now);
             guard = entry.lock_with_nodes(now);
         }
         let state = &mut *guard;

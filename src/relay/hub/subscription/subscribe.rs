@@ -271,16 +271,14 @@ impl Hub {
                 None => too_many_cursors("this relay", limits.most as u64),
             });
         }
-        self.make_missing(exact.iter(), self.most_queues(), true, now);
-        let entries = exact.iter().map(|address| {
-            let entry = self.entries.get(address);
-            entry.ok_or_else(|| self.no_room(address, now))
-        });
-        let entries: Result<Vec<_>> = entries.collect();
-        if entries.is_err() {
+        let queues: Vec<_> = exact.iter().collect();
+        let refused = self.make_missing(&queues, self.most_queues(), true, now);
+        if let Some(first) = queues.into_iter().find(|one| refused.contains(one)) {
             limits.give_back(subscription, count);
+            return Err(self.no_room(first, now));
         }
-        entries
+        let entries = exact.iter().map(|address| self.make_entry(address, now));
+        Ok(entries.collect())
     }
 
     /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
