@@ -39,11 +39,9 @@ pub(crate) struct QueueListener {
 pub(crate) struct ListenerSurvey {
     pub(crate) listeners: usize,
     pub(crate) polling: usize,
-    /// The longest silent and the longest busy ones, and the number of all.
+    /// The longest silent and the longest busy ones.
     pub(crate) silent: Vec<SurveyedListener>,
-    pub(crate) silent_count: usize,
     pub(crate) busy: Vec<SurveyedListener>,
-    pub(crate) busy_count: usize,
 }
 
 #[derive(Debug)]
@@ -105,11 +103,9 @@ impl Hub {
             survey.listeners += 1;
             survey.polling += usize::from(one.mailbox.polls(now));
             if let Some(span) = silent_for {
-                survey.silent_count += 1;
                 survey.silent.push(SurveyedListener::new(one, span));
             }
             if let Some(span) = busy_for.filter(|span| *span >= LONG) {
-                survey.busy_count += 1;
                 survey.busy.push(SurveyedListener::new(one, span));
             }
         }

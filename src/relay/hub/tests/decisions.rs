@@ -311,10 +311,9 @@ fn a_survey_names_the_longest_silent_and_busy_listeners() {
     };
     let (found, steps) = survey(at(110));
     assert_eq!((found.listeners, found.polling, steps), (100, 0, 2));
-    assert_eq!((found.silent_count, found.silent.len()), (50, 8));
+    assert_eq!(found.silent.len(), 8);
     assert_eq!(found.silent[0].span, 10 * SECOND);
-    // Those that began 60 seconds ago or earlier.
-    assert_eq!((found.busy_count, found.busy.len()), (26, 8));
+    assert_eq!(found.busy.len(), 8);
     let longest: Vec<_> = found
         .busy
         .iter()

@@ -428,9 +428,7 @@ fn the_findings_of_a_relay_are_sorted_and_bounded() {
         listeners: 9,
         polling: 2,
         silent: vec![surveyed("silent-1", 12)],
-        silent_count: 1,
         busy: vec![surveyed("busy-1", 600)],
-        busy_count: 1,
     };
     let facts = RelayFacts {
         relay_id: "relay-1".to_owned(),
