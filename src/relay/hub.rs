@@ -50,7 +50,6 @@ pub(crate) use self::{
     inbox::Filled,
     mailbox::SubscriptionId,
     mailbox::WakeBatch,
-    no_subscribers::UnservedQueue,
     queue_listeners::{ListenerSurvey, QueueListener, SurveyedListener},
     ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},
@@ -60,7 +59,7 @@ pub(crate) use self::{
 };
 use self::{
     cluster::{increments, resync},
-    figures::{decisions, load, lost, no_subscribers, queue_listeners, ranking},
+    figures::{decisions, load, lost, queue_listeners, ranking},
     group::{coordinator, members, redelivery},
     pattern::checks as pattern_checks,
     queue::{

@@ -6,7 +6,7 @@
 pub(super) mod decisions;
 pub(super) mod load;
 pub(super) mod lost;
-pub(super) mod no_subscribers;
+mod no_subscribers;
 pub(super) mod queue_listeners;
 pub(super) mod ranking;
 

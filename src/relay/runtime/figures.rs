@@ -19,7 +19,7 @@ use crate::{
         histogram::Histogram,
         sync::lock,
     },
-    relay::hub::{ListenerSurvey, UnservedQueue},
+    relay::hub::{ListenerSurvey, QueueStats},
     wire::{
         proto::{GetHistoryResponse, LatencyBuckets, Levels, Sample, Totals},
         span_to_wire,
@@ -57,7 +57,7 @@ struct Ring {
 pub(crate) struct RelaySurvey {
     pub(crate) listeners: ListenerSurvey,
     /// The newest first.
-    pub(crate) unserved: Vec<UnservedQueue>,
+    pub(crate) unserved: Vec<QueueStats>,
 }
 
 /// The newest survey.
@@ -142,7 +142,7 @@ impl Relay {
         let mut silent = SilentRelays::default();
         let unserved = self.shared.hub.unserved_queues(now);
         for one in unserved.into_iter().take(UNSERVED) {
-            let is_served = self.may_have_listener_elsewhere(&one.queue, &mut silent);
+            let is_served = self.may_have_listener_elsewhere(&one.address, &mut silent);
             if !is_served.await {
                 survey.unserved.push(one);
             }

@@ -5,18 +5,8 @@
 
 use std::time::Duration;
 
-use super::super::{core::Hub, queue::QueueState, sync::lock};
+use super::super::{core::Hub, figures::QueueStats, queue::QueueState, sync::lock};
 use crate::{base::clock::Tick, types::QueueAddress};
-
-/// A queue with notifications and without a listener.
-#[derive(Debug)]
-pub(crate) struct UnservedQueue {
-    pub(crate) queue: QueueAddress,
-    /// Since its entry was made.
-    pub(crate) notifications: u64,
-    /// Time since the newest one.
-    pub(crate) notified_before: Duration,
-}
 
 /// Listed queues without listeners.
 const UNSERVED: usize = 32;
@@ -38,7 +28,7 @@ impl Hub {
     }
 
     /// Returns the queues that were last notified without a listener and have none now, newest first.
-    pub(crate) fn unserved_queues(&self, now: Tick) -> Vec<UnservedQueue> {
+    pub(crate) fn unserved_queues(&self, now: Tick) -> Vec<QueueStats> {
         let listed = lock(&self.unserved).clone();
         let entries = listed.iter().rev();
         let entries = entries.filter_map(|queue| self.entries.get(queue));
@@ -46,13 +36,7 @@ impl Hub {
         let unserved = entries.filter(|entry| entry.lock().is_unserved);
         let unserved = unserved.map(|entry| entry.stats(now));
         let unserved = unserved.filter(|stats| stats.listeners == 0);
-        let recent = unserved.filter_map(|stats| {
-            Some(UnservedQueue {
-                notified_before: stats.idle_for.filter(|age| *age < RECENT)?,
-                queue: stats.address,
-                notifications: stats.notifications,
-            })
-        });
-        recent.collect()
+        let is_recent = |stats: &QueueStats| stats.idle_for.is_some_and(|age| age < RECENT);
+        unserved.filter(is_recent).collect()
     }
 }

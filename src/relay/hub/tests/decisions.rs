@@ -195,7 +195,7 @@ fn queues_without_listeners_are_listed_until_one_joins_and_again_when_it_has_lef
     let hub = hub();
     let listed = |now| {
         let listed = hub.unserved_queues(now).into_iter();
-        let shown = listed.map(|one| (one.queue.queue_name().to_owned(), one.notifications));
+        let shown = listed.map(|one| (one.address.queue_name().to_owned(), one.notifications));
         shown.collect::<Vec<_>>()
     };
     let row = |name: &str, notifications| (name.to_owned(), notifications);
@@ -204,7 +204,7 @@ fn queues_without_listeners_are_listed_until_one_joins_and_again_when_it_has_lef
     notify(&hub, "orders");
     assert_eq!(listed(START), [row("mails", 1), row("orders", 2)]);
     let ages = hub.unserved_queues(after(SECOND));
-    assert_eq!(ages[0].notified_before, SECOND);
+    assert_eq!(ages[0].idle_for, Some(SECOND));
     let listener = subscribe(&hub, &["orders"]);
     notify(&hub, "orders");
     assert_eq!(listed(START), [row("mails", 1)]);

@@ -115,7 +115,7 @@ pub(crate) fn of_relay(
     let mut findings = of_state(facts);
     findings.extend(survey.unserved.iter().take(EACH).map(|one| Finding {
         urgent: true,
-        ..no_listener(&one.queue, one.notifications, Some(one.notified_before)).at(relay)
+        ..no_listener(&one.address, one.notifications, one.idle_for).at(relay)
     }));
     findings.extend(gone(relay, lost));
     let survey = &survey.listeners;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    relay::hub::{ListenerSurvey, SubscriptionId, SurveyedListener, UnservedQueue},
+    relay::hub::{ListenerSurvey, QueueStats, SubscriptionId, SurveyedListener},
     types::{ListenerId, Selector},
     wire::span_to_wire,
 };
@@ -419,10 +419,19 @@ fn the_findings_of_a_relay_are_sorted_and_bounded() {
         queue: Some(Selector::new("acct", "orders").expect("a name")),
         span: seconds(span),
     };
-    let unserved = |name: &str| UnservedQueue {
-        queue: QueueAddress::new("acct", name).expect("a name"),
+    let unserved = |name: &str| QueueStats {
+        address: QueueAddress::new("acct", name).expect("a name"),
+        sequence: 1,
         notifications: 1,
-        notified_before: seconds(3),
+        payload_size: 0,
+        messages: 1,
+        listeners: 0,
+        timers: 0,
+        idle_for: Some(seconds(3)),
+        depth: None,
+        backlog: 1,
+        in_doubt: true,
+        busy: 0,
     };
     let listeners = ListenerSurvey {
         listeners: 9,
