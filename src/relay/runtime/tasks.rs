@@ -17,6 +17,8 @@ use crate::{
 
 /// The interval of log lines about lost listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Names of lost listeners in the log at a time.
+const NAMED: usize = 8;
 /// The interval of the history's samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Forgetting scans all queues, so it runs at most once a minute.
@@ -144,12 +146,13 @@ async fn log_lost_listeners(shared: Arc<RelayInner>) {
     loop {
         ticks.tick().await;
         let lost = shared.hub.take_lost();
-        for lost in &lost.listeners {
+        let others = lost.len().saturating_sub(NAMED);
+        for lost in lost.iter().take(NAMED) {
             let (listener, queue) = (&lost.listener_id, lost.selectors.first().map(display));
             tracing::warn!(%listener, queue, "a listener is gone: it answered no heartbeat");
         }
-        if lost.others > 0 {
-            tracing::warn!(listeners = lost.others, "more listeners are gone");
+        if others > 0 {
+            tracing::warn!(listeners = others, "more listeners are gone");
         }
     }
 }

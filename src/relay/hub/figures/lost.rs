@@ -3,7 +3,7 @@
 //! A lost listener did not answer in time, so its connection was ended. It is listed for an hour, or
 //! until a listener with its id subscribes here. A listener often notices a dead connection before
 //! the relay does: it has subscribed again when the old connection ends, and is not lost.
-//! Both the list and the names for the log are bounded.
+//! The list is bounded.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -25,30 +25,20 @@ pub(crate) struct LostListener {
     is_logged: bool,
 }
 
-/// Some listeners for the log, and the number of further ones.
-#[derive(Debug, Default)]
-pub(crate) struct Named {
-    pub(crate) listeners: Vec<ListenerStats>,
-    pub(crate) others: u64,
-}
-
 /// Lost listeners in the list, and selectors of each.
 const LOST: usize = 256;
 const SELECTORS: usize = 4;
 /// How long a lost listener is listed.
 const LISTED_FOR: Duration = Duration::from_secs(3600);
-/// Names in the log at a time.
-const NAMED: usize = 8;
 /// Subscriptions in one step of a search.
-const STEP: usize = 64;
+const STEP: usize = 1024;
 
 impl Hub {
     /// A listener did not answer in time: its connection has ended.
     pub(crate) fn note_lost(&self, subscription: &Subscription, now: Tick) {
         let mut stats = subscription.stats(now);
-        let selectors_left = stats.selectors.len().min(SELECTORS);
-        stats.selectors_omitted = stats.selectors.len() > selectors_left;
-        stats.selectors.truncate(selectors_left);
+        stats.selectors_omitted = stats.selectors.len() > SELECTORS;
+        stats.selectors.truncate(SELECTORS);
         let mut list = lock(&self.lost);
         if list.len() == LOST {
             let oldest = list.iter().min_by_key(|(_, lost)| lost.lost_at);
@@ -90,35 +80,28 @@ impl Hub {
     }
 
     /// Takes the lost listeners that the log does not name yet.
-    pub(crate) fn take_lost(&self) -> Named {
+    pub(crate) fn take_lost(&self) -> Vec<ListenerStats> {
         let list = lock(&self.lost);
         if list.values().all(|lost| lost.is_logged) {
-            return Named::default();
+            return Vec::new();
         }
         let ids: HashSet<_> = list.keys().copied().collect();
-        let lost = list.values().map(|lost| lost.stats.listener_id.clone());
-        let lost: HashSet<_> = lost.collect();
         drop(list);
-        let mut back = HashSet::new();
         let mut some = self.subscriptions_after(None, STEP);
         while let Some(last) = some.last().map(|open| open.id) {
             let others = some.iter().filter(|open| !ids.contains(&open.id));
-            let others = others.map(|open| open.listener_id.clone());
-            back.extend(others.filter(|id| lost.contains(id)));
+            let back: HashSet<_> = others.map(|open| open.listener_id.clone()).collect();
+            let is_back = |lost: &LostListener| back.contains(&lost.stats.listener_id);
+            // One that came back and was lost meanwhile stays.
+            lock(&self.lost).retain(|id, lost| !ids.contains(id) || !is_back(lost));
             some = self.subscriptions_after(Some(last), STEP);
         }
         let mut list = lock(&self.lost);
-        // One that came back and was lost meanwhile stays.
-        list.retain(|id, lost| !ids.contains(id) || !back.contains(&lost.stats.listener_id));
-        let all = list.values_mut();
-        let unlogged = all.filter(|lost| !lost.is_logged);
-        let mut listeners = Vec::new();
-        for lost in unlogged {
+        let unlogged = list.values_mut().filter(|lost| !lost.is_logged);
+        let unlogged = unlogged.map(|lost| {
             lost.is_logged = true;
-            listeners.push(lost.stats.clone());
-        }
-        let others = listeners.len().saturating_sub(NAMED) as u64;
-        listeners.truncate(NAMED);
-        Named { listeners, others }
+            lost.stats.clone()
+        });
+        unlogged.collect()
     }
 }
