@@ -25,8 +25,8 @@ pub(crate) struct QueueListener {
     pub(crate) listener_id: ListenerId,
     /// It is busy with the queue.
     pub(crate) busy: bool,
-    /// The same, and how long it has run as many dequeue tasks as it may.
-    pub(crate) full_for: Option<Duration>,
+    /// The same, and it runs as many dequeue tasks as it may.
+    pub(crate) is_full: bool,
     pub(crate) polling: bool,
     /// It was woken and has not reported for this long.
     pub(crate) silent_for: Option<Duration>,
@@ -71,13 +71,9 @@ impl Hub {
         now: Tick,
     ) -> (Option<QueueStats>, Vec<QueueListener>) {
         let entry = self.entries.get(queue);
-        let matching = Listeners {
-            nodes: self.shared.patterns.matching(queue),
-            ..Listeners::default()
-        };
         let subscriptions = match &entry {
             Some(entry) => entry.lock_with_nodes(now).first_subscriptions(LISTENERS),
-            None => matching.first(LISTENERS),
+            None => Listeners::of(self.shared.patterns.matching(queue)).first(LISTENERS),
         };
         let listeners = subscriptions.iter();
         let listeners = listeners.map(|one| one.on_queue(entry.as_deref(), now));
@@ -135,11 +131,10 @@ impl Subscription {
         let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
         let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
         let busy_since = cursor.and_then(|cursor| cursor.busy_since);
-        let full_since = inbox.full_since.filter(|_| busy);
         QueueListener {
             listener_id: self.listener_id.clone(),
             busy,
-            full_for: full_since.map(|at| now.since(at)),
+            is_full: busy && inbox.is_full,
             polling: self.mailbox.polls(now),
             silent_for: inbox.silent_for(self, now).filter(|_| woken),
             busy_for: busy_since.map(|since| now.since(since)),

@@ -31,15 +31,14 @@ pub(crate) struct Ranking {
     count: usize,
     /// By rank, the worst one first.
     best: BTreeMap<Rank, Arc<QueueEntry>>,
-    visited: usize,
     last: Option<QueueAddress>,
     /// The notifications at the first visit, by the entries' numbers; for rates.
     counted: BTreeMap<u64, u128>,
     is_second: bool,
 }
 
-/// Greater is better; of two equal ones, the one that was visited first, which is by name.
-type Rank = (u64, Reverse<usize>);
+/// Greater is better; of two equal ones, the first by name.
+type Rank = (u64, Reverse<QueueAddress>);
 
 /// Queues that one step visits: some hundred microseconds.
 const STEP: usize = 512;
@@ -55,7 +54,6 @@ impl Ranking {
             filter: filter.to_owned(),
             count: count.max(1),
             best: BTreeMap::new(),
-            visited: 0,
             last: None,
             counted: BTreeMap::new(),
             is_second: false,
@@ -70,8 +68,7 @@ impl Ranking {
 
     /// Adds an entry where it is one of the best.
     fn add(&mut self, entry: Arc<QueueEntry>, now: Tick) {
-        self.visited += 1;
-        let rank = (self.key(&entry, now), Reverse(self.visited));
+        let rank = (self.key(&entry, now), Reverse(entry.address().clone()));
         self.best.insert(rank, entry);
         if self.best.len() > self.count {
             self.best.pop_first();

@@ -189,10 +189,7 @@ impl Hub {
                     return;
                 };
                 sentinel.restart(now);
-                let listeners = Listeners {
-                    nodes: vec![Arc::clone(&node)],
-                    ..Listeners::default()
-                };
+                let listeners = Listeners::of(vec![Arc::clone(&node)]);
                 if is_needed && let Some(one) = sentinel.choose(&listeners, now) {
                     one.request_pattern_check(&node.selector, WakeReason::Sentinel, &mut batch);
                 }

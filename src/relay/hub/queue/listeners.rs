@@ -18,6 +18,14 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
+    /// Returns those of some patterns.
+    pub(crate) fn of(nodes: Vec<Arc<PatternNode>>) -> Self {
+        Self {
+            nodes,
+            ..Self::default()
+        }
+    }
+
     /// Returns their number. One with several matching selectors counts for each.
     pub(crate) fn len(&self) -> usize {
         let patterns = self.nodes.iter().map(|node| node.len());

@@ -52,8 +52,8 @@ pub(crate) struct Inbox {
     woken_at: Option<Tick>,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
-    /// Since when the listener has run as many dequeue tasks as it may.
-    pub(crate) full_since: Option<Tick>,
+    /// The listener runs as many dequeue tasks as it may.
+    pub(crate) is_full: bool,
     /// Queues whose newest report states dequeue tasks, and the sum of these.
     awake_queues: u32,
     tasks: i64,
@@ -339,8 +339,7 @@ impl Inbox {
         };
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
-        let is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
-        self.full_since = is_full.then(|| self.full_since.unwrap_or(now));
+        self.is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
         // On a stream of several queues, a report on one says nothing about the others. There, a
         // task may wait for an answer about another queue. So the listener is asked, at the cost of
         // one check at most.

@@ -99,7 +99,7 @@ impl StatsSource {
             queue: stats.as_ref().map(queue_entry),
             listeners: count(all),
             busy: number(|one| one.busy),
-            at_capacity: number(|one| one.full_for.is_some()),
+            at_capacity: number(|one| one.is_full),
             polling: number(|one| one.polling),
             silent: number(|one| one.silent_for.is_some()),
             listener_ids: ids.map(|one| one.listener_id.to_string()).collect(),

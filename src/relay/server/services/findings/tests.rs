@@ -49,7 +49,7 @@ fn listener(name: &str) -> QueueListener {
     QueueListener {
         listener_id: id(name),
         busy: false,
-        full_for: None,
+        is_full: false,
         polling: false,
         silent_for: None,
         busy_for: None,
