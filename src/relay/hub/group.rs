@@ -28,7 +28,7 @@ pub(super) mod members;
 pub(super) mod redelivery;
 mod serving;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     config::Shared,
@@ -82,7 +82,6 @@ pub(super) struct Group {
     unchecked: bool,
     /// The queue is in the lists of those that wait for a member.
     listed: bool,
-    timeout: Duration,
     /// Has the numbers of all groups and of their unassigned messages, to which it adds its own.
     shared: Arc<Shared>,
 }
@@ -119,7 +118,6 @@ impl Group {
             left_at: None,
             unchecked: false,
             listed: false,
-            timeout: shared.config.claim_timeout,
             shared: Arc::clone(shared),
         }
     }
@@ -184,12 +182,8 @@ impl Group {
         nodes: Vec<Arc<PatternNode>>,
     ) -> bool {
         if self.listed {
-            // It stays listed at those that stay.
+            // Those that are no more among them have ended, with their lists.
             nodes.iter().for_each(|node| node.add_waiting(entry));
-            let stays = |node: &&Arc<PatternNode>| nodes.iter().any(|one| Arc::ptr_eq(one, node));
-            let before = self.members.all.nodes.iter();
-            let ended = before.filter(|node| !stays(node));
-            ended.for_each(|node| node.remove_waiting(entry));
         }
         let before = &self.members.all.nodes;
         let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
@@ -232,7 +226,7 @@ impl Group {
     fn ask_who_joined(&mut self, now: Tick) {
         if self.is_given_up() && self.members.has_fresh() {
             self.request_wake(WakeReason::Reassigned);
-            self.rearm_claim(now + self.timeout);
+            self.rearm_claim(now + self.shared.config.claim_timeout);
         }
     }
 
@@ -296,18 +290,11 @@ impl Group {
         let parked = !self.members.has(self.members.not_tried());
         self.rearm_claim(match parked {
             true => Tick::NEVER,
-            false => now + self.timeout,
+            false => now + self.shared.config.claim_timeout,
         });
         if parked {
             self.pass_on_given_up();
         }
-    }
-
-    /// All members were asked.
-    fn end_round(&mut self, now: Tick) {
-        self.requested = None;
-        self.give_up(now);
-        self.pass_on_given_up();
     }
 
     /// Takes a member's report. `polled`: it polled the queue since its wake-up. `finds_more`: it found

@@ -149,7 +149,7 @@ impl Group {
             }
             // A redelivery that was parked goes on.
             if self.is_given_up() {
-                self.rearm_claim(now + self.timeout);
+                self.rearm_claim(now + self.shared.config.claim_timeout);
             }
         } else if more {
             // Members of another group have used up this step.

@@ -24,7 +24,7 @@ impl Group {
         self.members.begin_round();
         self.claim = Some(Claim {
             up_to: self.owed_up_to,
-            due: now + self.timeout,
+            due: now + self.shared.config.claim_timeout,
         });
     }
 
@@ -46,13 +46,15 @@ impl Group {
 
     /// All members of the round were asked: the sentinel, or the next member that joins, goes on.
     /// Work that came during this round starts a new round, at once.
-    pub(super) fn give_up(&mut self, now: Tick) {
+    pub(super) fn end_round(&mut self, now: Tick) {
+        self.requested = None;
         let owed = self.owed_up_to;
         let more = self.claim.as_ref().is_some_and(|claim| claim.up_to < owed);
         if more {
             self.open_claim(now);
         }
         self.rearm_claim(if more { now } else { Tick::NEVER });
+        self.pass_on_given_up();
     }
 
     /// A member reports `sequence`; `asked`: it took a wake-up of this round. Work after that
