@@ -68,16 +68,21 @@ impl QueueState {
         is_member.then_some(group)
     }
 
-    /// Adds a member that names the queue to its group.
+    /// Adds a member that names the queue to its group; returns `false` where there is no room for that.
     pub(crate) fn join(
         &mut self,
         entry: &QueueEntry,
         name: &GroupName,
         subscription: &Arc<Subscription>,
         now: Tick,
-    ) {
+    ) -> bool {
         let head = self.head();
-        self.coordinator(entry, now).join(name, subscription, &head);
+        let coordinator = self.coordinator(entry, now);
+        let has_room = coordinator.has_room(name);
+        if has_room {
+            coordinator.join(name, subscription, &head);
+        }
+        has_room
     }
 
     /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report

@@ -13,7 +13,6 @@
 use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::super::{
-    config::Shared,
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
@@ -27,7 +26,7 @@ use super::super::{
 use crate::{
     base::{clock::Tick, fault::planted},
     error::{Error, ErrorKind, Result},
-    types::{GroupName, QueueAddress, Selector, SubscribeOptions, WakeReason},
+    types::{QueueAddress, Selector, SubscribeOptions, WakeReason},
 };
 
 /// The queues of a subscription's patterns that were not introduced yet.
@@ -126,11 +125,8 @@ impl Hub {
     ) {
         let (mut batch, mut wakes) = (WakeBatch::default(), WakeBatch::default());
         self.update(entry, true, now, &mut batch, |entry, state| {
-            if let Some(group) = &subscription.group
-                && state.has_room(&entry.shared, group)
-            {
-                state.join(entry, group, subscription, now);
-            } else {
+            let group = subscription.group.as_ref();
+            if !group.is_some_and(|group| state.join(entry, group, subscription, now)) {
                 // A member that the queue has no room for is woken as a subscriber without a group; it
                 // resumes by no number.
                 state.outside.named.insert(subscription);
@@ -422,14 +418,6 @@ impl QueueState {
     fn note_left(&mut self, now: Tick) {
         self.left_at = now;
         self.look_again();
-    }
-
-    /// Returns whether the queue and the relay have room for this group.
-    pub(crate) fn has_room(&self, shared: &Shared, group: &GroupName) -> bool {
-        match &self.coordinator {
-            Some(coordinator) => coordinator.has_room(group),
-            None => shared.has_room(),
-        }
     }
 }
 
