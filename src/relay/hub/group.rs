@@ -175,24 +175,18 @@ impl Group {
         })
     }
 
-    /// Sets the nodes of its patterns that match the queue; returns whether there are others than before.
-    pub(super) fn set_nodes(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        nodes: Vec<Arc<PatternNode>>,
-    ) -> bool {
+    /// Sets the nodes of its patterns that match the queue.
+    pub(super) fn set_nodes(&mut self, entry: &Arc<QueueEntry>, nodes: Vec<Arc<PatternNode>>) {
         if self.listed {
             // Those that are no more among them have ended, with their lists.
             nodes.iter().for_each(|node| node.add_waiting(entry));
         }
         let before = &self.members.all.nodes;
         let is_same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
-        let is_changed = before.len() != nodes.len() || !before.iter().zip(&nodes).all(is_same);
-        if is_changed {
+        if before.len() != nodes.len() || !before.iter().zip(&nodes).all(is_same) {
             (self.members.all.nodes, self.members.all_known_at) = (nodes, None);
         }
         self.note_joined();
-        is_changed
     }
 
     /// Members may have joined: the group is kept.

@@ -404,7 +404,7 @@ impl QueueState {
             && let Some(sentinel) = &mut coordinator.sentinel
         {
             sentinel.leave(id, now);
-            coordinator.needs_reconcile |= sentinel.due <= now;
+            coordinator.reconcile_at = coordinator.reconcile_at.min(sentinel.due);
         }
     }
 }

@@ -34,8 +34,6 @@ pub(crate) struct Coordinator {
     pub(crate) reconcile_at: Tick,
     /// C11: work of a forgotten group must be passed on to the other relays.
     pub(crate) passed_on: bool,
-    /// Membership or a report changed; `reconcile` must run.
-    pub(crate) needs_reconcile: bool,
     /// When the coordinator last ran.
     now: Tick,
     /// The messages counted at an earlier report, which a later depth may cover.
@@ -52,7 +50,6 @@ impl Coordinator {
             sentinel,
             last_checked_group: None,
             passed_on: false,
-            needs_reconcile: false,
             now,
             checkpoint: None,
         }
@@ -99,7 +96,6 @@ impl Coordinator {
         subscription: &Arc<Subscription>,
         head: &QueueHead,
     ) {
-        self.needs_reconcile = true;
         if !self.knows(name) {
             self.make_group(name, head)
                 .request_wake(WakeReason::CatchUp);
@@ -130,7 +126,7 @@ impl Coordinator {
         }
         for (name, group) in &mut self.groups {
             let nodes = of_groups.remove(name).unwrap_or_default();
-            self.needs_reconcile |= group.set_nodes(entry, nodes);
+            group.set_nodes(entry, nodes);
         }
         for (name, nodes) in of_groups {
             if !self.has_room(&name) {
@@ -140,7 +136,6 @@ impl Coordinator {
             let group = self.make_group(&name, head);
             group.set_nodes(entry, nodes);
             group.unchecked = is_known;
-            self.needs_reconcile = true;
         }
         others
     }
@@ -211,20 +206,15 @@ impl Coordinator {
     /// Runs the due work, and forgets groups that were kept for long enough. Where a check is due, it
     /// returns whether a listener outside of groups, of which there are `others`, has its turn.
     pub(crate) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> Option<bool> {
-        if self.needs_reconcile {
-            self.note_members(now);
+        self.note_members(now);
+        for group in self.active() {
+            group.note_counted(&head.counters, now);
+            group.run_due(now);
         }
-        self.active()
-            .for_each(|group| group.note_counted(&head.counters, now));
         self.now = now;
-        let timer_due = self.reconcile_at <= now;
-        let mut turn_of_others = None;
-        if std::mem::take(&mut self.needs_reconcile) || timer_due {
-            self.active().for_each(|group| group.run_due(now));
-            turn_of_others = self.begin_check(others, now);
-        }
+        let turn_of_others = self.begin_check(others, now);
         // Moved later only when the timers have fired: most redeliveries are covered long before.
-        if timer_due {
+        if self.reconcile_at <= now {
             self.reconcile_at = Tick::NEVER;
         }
         self.reconcile_at = self.reconcile_at.min(self.next_due());

@@ -90,11 +90,7 @@ impl Hub {
         let idle_since = Tick::from_nanos(idle_since);
         for entry in &entries {
             // Nobody may have reconciled it since its groups got other members.
-            let state = entry.lock_with_nodes(now);
-            let coordinator = state.coordinator.as_ref();
-            let is_due = coordinator.is_some_and(|coordinator| coordinator.needs_reconcile);
-            drop(state);
-            if is_due {
+            if entry.lock_with_nodes(now).is_grouped() {
                 self.reconcile(Arc::clone(entry), now, |_, _| {});
             }
             self.forget_one(entry, (idle_since, now), Duration::ZERO);

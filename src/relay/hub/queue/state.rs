@@ -35,7 +35,7 @@ impl QueueState {
         let coordinator = self.coordinator(entry, now);
         let sentinel = coordinator.sentinel.as_mut();
         if let Some(check) = sentinel.filter(|check| check.due == Tick::NEVER) {
-            (check.due, coordinator.needs_reconcile) = (now, true);
+            (check.due, coordinator.reconcile_at) = (now, now);
         }
     }
 
@@ -109,7 +109,6 @@ impl QueueState {
         let group = listener.group.as_ref().filter(|_| is_member);
         if let Some(group) = group.and_then(|name| coordinator.group(name)) {
             group.report(listener.id, report, polled, finds_more, now);
-            coordinator.needs_reconcile = true;
         }
         if tells {
             self.announced().checked = true;

@@ -161,7 +161,7 @@ impl Hub {
                 None => _ = introduction.waiting.pop(),
             }
             for entry in some {
-                self.reconcile(entry, now, |_, state| state.look_again());
+                self.reconcile(entry, now, |_, _| {});
             }
         }
         while left > 0
@@ -242,7 +242,6 @@ impl Hub {
             }
             state.told = 0;
             note_joined(subscription, state, now);
-            state.look_again();
         });
         is_named
     }
@@ -317,7 +316,7 @@ impl Hub {
                 } else if let Some(group) = state.group_of(subscription)
                     && group.members.leave_named(subscription)
                 {
-                    state.note_left(now);
+                    state.left_at = now;
                 } else {
                     return;
                 }
@@ -359,7 +358,7 @@ impl Hub {
                 if let Some(group) = state.group_of(subscription) {
                     group.leave(subscription.id, busy, now);
                 }
-                state.note_left(now);
+                state.left_at = now;
             });
             if busy && !planted!(NoTimerForBusy) {
                 let end = *closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
@@ -404,20 +403,6 @@ impl Hub {
                 }
             }
         }
-    }
-}
-
-impl QueueState {
-    /// Members have joined or left: the groups are looked at again.
-    fn look_again(&mut self) {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.needs_reconcile = true;
-        }
-    }
-
-    fn note_left(&mut self, now: Tick) {
-        self.left_at = now;
-        self.look_again();
     }
 }
 
