@@ -147,9 +147,11 @@ impl Group {
 
     /// Notes whether the group has members. Returns whether its last one has left.
     pub(super) fn note_members(&mut self, now: Tick) -> bool {
-        self.note_joined();
-        let ends = self.members.is_empty() && self.left_at.is_none();
-        if ends {
+        let has_members = !self.members.is_empty();
+        let ends = !has_members && self.left_at.is_none();
+        if has_members {
+            self.left_at = None;
+        } else if ends {
             self.left_at = Some(now);
             // Work that it did not finish is requested of a member of another relay.
             let is_pending =
@@ -157,6 +159,19 @@ impl Group {
             self.pass_on(is_pending);
         }
         ends
+    }
+
+    /// Returns whether the group has members, or is kept for a while, unless it took nothing: then it has no
+    /// position to keep. Groups with members need the room; a group that comes back checks the queue.
+    pub(super) fn is_kept(&self, now: Tick) -> bool {
+        let Some(left_at) = self.left_at.filter(|_| self.members.is_empty()) else {
+            return true;
+        };
+        let config = &self.shared.config;
+        let too_many = self.shared.groups.load(Ordering::Relaxed) > config.max_groups as u64 / 2;
+        let is_over = left_at + config.group_keep <= now;
+        // The work that is passed on is taken first.
+        self.passed_on || !too_many && !is_over && self.members.wake_count > 0
     }
 
     /// One member must check the queue, unless the group was there before its messages.
@@ -186,19 +201,6 @@ impl Group {
         if before.len() != nodes.len() || !before.iter().zip(&nodes).all(is_same) {
             (self.members.all.nodes, self.members.all_known_at) = (nodes, None);
         }
-        self.note_joined();
-    }
-
-    /// Members may have joined: the group is kept.
-    pub(super) fn note_joined(&mut self) {
-        if !self.members.is_empty() {
-            self.left_at = None;
-        }
-    }
-
-    /// Returns when the last member left, if the group is only kept.
-    pub(super) fn kept_since(&self) -> Option<Tick> {
-        self.left_at.filter(|_| self.members.is_empty())
     }
 
     /// A known member's stream ended. R16: a wake-up that it did not take, or was busy with, is

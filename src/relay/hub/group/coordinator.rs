@@ -16,7 +16,6 @@ use super::super::{
     queue::QueueEntry,
     queue_check::QueueCheck,
     subscription::Subscription,
-    sync::Ordering,
 };
 use crate::{
     base::clock::Tick,
@@ -32,8 +31,6 @@ pub(crate) struct Coordinator {
     last_checked_group: Option<GroupName>,
     /// The time at which the timers call the coordinator: no later than its next due time.
     pub(crate) reconcile_at: Tick,
-    /// C11: work of a forgotten group must be passed on to the other relays.
-    pub(crate) passed_on: bool,
     /// When the coordinator last ran.
     now: Tick,
     /// The messages counted at an earlier report, which a later depth may cover.
@@ -49,7 +46,6 @@ impl Coordinator {
             reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, |check| check.due),
             sentinel,
             last_checked_group: None,
-            passed_on: false,
             now,
             checkpoint: None,
         }
@@ -79,7 +75,7 @@ impl Coordinator {
     /// Returns whether the group is known or there is room for one more. Groups without members
     /// give way.
     pub(crate) fn has_room(&self, name: &GroupName) -> bool {
-        let active = self.groups().filter(|group| group.left_at.is_none());
+        let active = self.groups().filter(|group| !group.members.is_empty());
         let has_room = active.count() < self.shared.config.max_groups_per_queue;
         has_room && self.shared.has_room() || self.knows(name)
     }
@@ -102,7 +98,6 @@ impl Coordinator {
         }
         if let Some(group) = self.group(name) {
             group.members.join_named(subscription);
-            group.note_joined();
         }
     }
 
@@ -142,7 +137,8 @@ impl Coordinator {
 
     fn make_group(&mut self, name: &GroupName, head: &QueueHead) -> &mut Group {
         if self.groups.len() >= self.shared.config.max_groups_per_queue {
-            self.forget_kept(|_| true);
+            let has_members = |group: &Group| group.left_at.is_none() || !group.members.is_empty();
+            self.groups.retain(|_, group| has_members(group));
         }
         let group = Group::new(name.clone(), head, &self.shared);
         self.groups
@@ -150,57 +146,29 @@ impl Coordinator {
             .or_insert_with(|| Box::new(group))
     }
 
-    fn forget_group(&mut self, name: &GroupName) {
-        if let Some(group) = self.groups.remove(name) {
-            self.passed_on |= group.passed_on && self.shared.config.cluster;
-        }
-    }
-
-    /// Notes which groups have members. One that has none is kept for a while, unless it took nothing:
-    /// then it has no position to keep. Groups with members need the room; a group that comes back
-    /// checks the queue.
+    /// Notes which groups have members, and forgets those that are kept no longer.
     fn note_members(&mut self, now: Tick) {
-        self.forget_expired(now);
-        let mut ended = Vec::new();
         for (name, group) in &mut self.groups {
-            if group.note_members(now) {
-                ended.push(name.clone());
-            }
-        }
-        for name in &ended {
-            if let Some(sentinel) = &mut self.sentinel
+            if group.note_members(now)
                 && self.last_checked_group.as_ref() == Some(name)
+                && let Some(sentinel) = &mut self.sentinel
             {
                 sentinel.ask_at_once(now);
             }
-            let all = self.shared.groups.load(Ordering::Relaxed);
-            let too_many = all > self.shared.config.max_groups as u64 / 2;
-            if too_many || self.groups[name].members.wake_count == 0 {
-                self.forget_group(name);
-            }
         }
+        self.forget_kept(now);
     }
 
-    pub(crate) fn forget_expired(&mut self, now: Tick) {
-        let keep = self.shared.config.group_keep;
-        self.forget_kept(|left_at| left_at + keep <= now);
-    }
-
-    /// Forgets groups without members, by the time when the last one left.
-    fn forget_kept(&mut self, is_over: impl Fn(Tick) -> bool) {
-        let over = self.groups();
-        let over = over.filter(|group| group.kept_since().is_some_and(&is_over));
-        let over: Vec<_> = over.map(|group| group.name.clone()).collect();
-        over.iter().for_each(|name| self.forget_group(name));
+    /// Forgets the groups without members that are kept no longer.
+    pub(crate) fn forget_kept(&mut self, now: Tick) {
+        self.groups.retain(|_, group| group.is_kept(now));
     }
 
     /// Returns whether work must be passed on, once.
     pub(crate) fn take_passed_on(&mut self) -> bool {
-        let mut passed_on = std::mem::take(&mut self.passed_on);
-        for group in self.groups_mut() {
-            passed_on |= std::mem::take(&mut group.passed_on);
-        }
-        passed_on
+        let groups = self.groups_mut();
+        let taken = groups.map(|group| std::mem::take(&mut group.passed_on));
+        taken.fold(false, |any, one| any | one)
     }
 
     /// Runs the due work, and forgets groups that were kept for long enough. Where a check is due, it

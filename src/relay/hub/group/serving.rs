@@ -33,7 +33,7 @@ impl Group {
     }
 
     pub(super) fn pass_on(&mut self, is_due: bool) {
-        if !is_due || planted!(LinkServedDropped) {
+        if !is_due || !self.shared.config.cluster || planted!(LinkServedDropped) {
             return;
         }
         self.announced_as_served = false;

@@ -44,10 +44,7 @@ const PATTERN_IDLE: Duration = Duration::from_secs(60);
 impl QueueState {
     /// Returns since when the queue has been idle, or `None` where it is in use. One that only patterns
     /// match counts as idle this much later.
-    fn idle_since(&mut self, pattern_idle: Duration, now: Tick) -> Option<Tick> {
-        if let Some(coordinator) = &mut self.coordinator {
-            coordinator.forget_expired(now);
-        }
+    fn idle_since(&self, pattern_idle: Duration) -> Option<Tick> {
         let named = self.outside.named.len() > 0 || self.held > 0;
         let needed = self.timers.len() > 0 || self.is_listed() || self.is_walked();
         if self.is_dead || named || needed {
@@ -119,9 +116,9 @@ impl Hub {
             }
             let mut idle = Vec::new();
             for entry in &entries {
-                let mut state = entry.lock_with_nodes(now);
+                let state = entry.lock_with_nodes(now);
                 if !own.contains(entry.address())
-                    && let Some(since) = state.idle_since(PATTERN_IDLE, now)
+                    && let Some(since) = state.idle_since(PATTERN_IDLE)
                     && since <= now
                 {
                     idle.push((since, entry));
@@ -152,7 +149,7 @@ impl Hub {
     ) -> bool {
         let mut guard = entry.lock_with_nodes(now);
         let state = &mut *guard;
-        let since = state.idle_since(pattern_idle, now);
+        let since = state.idle_since(pattern_idle);
         if since.is_none_or(|since| since > idle_since) {
             return false;
         }

@@ -178,7 +178,7 @@ impl QueueState {
     fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
         let new = || Box::new(Coordinator::new(&entry.shared, entry.number(), now));
         let coordinator = self.coordinator.get_or_insert_with(new);
-        coordinator.forget_expired(now);
+        coordinator.forget_kept(now);
         coordinator
     }
 }
