@@ -255,14 +255,14 @@ impl Group {
 
     /// Returns when the group has work to do.
     pub(super) fn due(&self) -> Tick {
-        self.claim_due().min(self.members.next_lease_end())
+        self.claim_due().min(self.members.lease_check())
     }
 
     /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
     /// lapsed (R14), is redelivered.
     pub(super) fn run_due(&mut self, now: Tick) {
         self.ask_who_joined(now);
-        while let Some(id) = self.members.pop_expired_lease(now) {
+        for id in self.members.take_ended_leases(now) {
             if planted!(LeaseNeverLapses) {
                 continue;
             }
@@ -326,7 +326,7 @@ impl Group {
         if polled {
             self.cover(report.sequence, asked, now);
             // It may have covered the open claim. A member that is busy may still hang (R14).
-            self.announced_as_served &= self.is_unfinished();
+            self.announced_as_served = self.announced_as_served && self.is_unfinished();
             if is_drained && report.sequence >= self.owed_up_to {
                 self.set_unassigned(0);
             }

@@ -76,19 +76,18 @@ const fn of_coordinator() -> usize {
 /// A group with one member, on a queue without others, with a name of the greatest length.
 const fn of_group() -> usize {
     let of_coordinator = size_of::<Group>() + node(size_of::<GroupName>(), size_of::<Box<Group>>());
-    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0) + node(LEASE, 0);
+    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0);
     of_coordinator + size_of::<Member>() + trees + COUNTS + 128
 }
 
 /// A further member that the group knows: the nodes of the trees are half full.
 const fn of_member() -> usize {
-    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0) + node(LEASE, 0);
+    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0);
     of_cursor() + size_of::<Member>() + trees / 5
 }
 
 const ID: usize = size_of::<SubscriptionId>();
 const RANK: usize = size_of::<(bool, u64, SubscriptionId)>();
-const LEASE: usize = size_of::<(Tick, SubscriptionId)>();
 
 #[test]
 fn a_group_a_member_and_a_coordinator_cost_what_is_documented() {
