@@ -122,13 +122,15 @@ impl Group {
         }
     }
 
-    /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing
-    /// is pending.
+    /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing is
+    /// pending for the group or a member. One without members is kept for its position.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
         let pending =
             self.requested.is_some() || self.unassigned > 0 || self.claim_due() != Tick::NEVER;
         let behind = self.position.sequence < head.sequence;
-        !pending && !behind && self.members.is_idle()
+        let is_idle = |member: &Member| member.assignment.is_none() && member.lease.is_none();
+        let are_idle = self.members.known().all(is_idle) && self.members.all.named.len() == 0;
+        self.left_at.is_none() && !pending && !behind && are_idle
     }
 
     /// Returns some members without a wake-up for this sequence, if all work up to it was assigned to

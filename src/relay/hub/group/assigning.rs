@@ -195,10 +195,8 @@ impl Group {
             return;
         }
         member.busy = true;
-        match &mut member.assignment {
-            None => member.assignment = Some(assignment),
-            Some(waiting) => waiting.merge(&assignment),
-        }
+        let waiting = member.assignment.get_or_insert_default();
+        waiting.merge(&assignment);
     }
 
     /// Capped at all members' capacity: no member is left to wake for more.

@@ -140,10 +140,8 @@ impl Coordinator {
             let has_members = |group: &Group| group.left_at.is_none() || !group.members.is_empty();
             self.groups.retain(|_, group| has_members(group));
         }
-        let group = Group::new(name.clone(), head, &self.shared);
-        self.groups
-            .entry(name.clone())
-            .or_insert_with(|| Box::new(group))
+        let make = || Box::new(Group::new(name.clone(), head, &self.shared));
+        self.groups.entry(name.clone()).or_insert_with(make)
     }
 
     /// Notes which groups have members, and forgets those that are kept no longer.
@@ -216,11 +214,9 @@ impl Coordinator {
         more
     }
 
-    /// Returns whether no group needs this entry: all members match the queue by a pattern only,
-    /// and are up to date. One without members is kept for its position.
-    pub(crate) fn is_idle(&self, head: &QueueHead) -> bool {
-        let is_idle = |group: &Group| group.left_at.is_none() && group.is_idle(&head.counters);
-        self.groups().all(is_idle)
+    /// Returns whether no group needs this entry.
+    pub(crate) fn is_idle(&self, head: &Counters) -> bool {
+        self.groups().all(|group| group.is_idle(head))
     }
 
     /// Begins a check, where that is due. One listener is asked: a member of the next group, or, after

@@ -63,7 +63,7 @@ pub(crate) struct Member {
 }
 
 /// A wake-up that waits for its member's stream.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Assignment {
     pub(crate) reason: WakeReason,
     pub(crate) sequence: u64,
@@ -150,13 +150,6 @@ impl Members {
     /// Returns the members that were not asked in this round.
     pub(crate) fn not_tried(&self) -> Candidates {
         Candidates::NotWokenSince(self.round_began)
-    }
-
-    /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
-    /// names the queue.
-    pub(crate) fn is_idle(&self) -> bool {
-        let is_idle = |member: &Member| member.assignment.is_none() && member.lease.is_none();
-        self.known().all(is_idle) && self.all.named.len() == 0
     }
 
     /// Returns whether a member is not known.
