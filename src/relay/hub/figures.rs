@@ -53,12 +53,12 @@ pub(crate) struct QueueStats {
 pub(crate) struct ListenerStats {
     pub(crate) listener_id: ListenerId,
     pub(crate) subscription: SubscriptionId,
+    /// Of one that was lost only some.
     pub(crate) selectors: Vec<Selector>,
-    /// It had more selectors.
-    pub(crate) selectors_omitted: bool,
     pub(crate) capacity: u32,
     pub(crate) visibility_timeout: Duration,
     pub(crate) connected_for: Duration,
+    /// The number of all its selectors.
     pub(crate) queues: usize,
     pub(crate) busy: usize,
     pub(crate) behind: usize,
@@ -167,7 +167,6 @@ impl Subscription {
             listener_id: self.listener_id.clone(),
             subscription: self.id,
             selectors: self.selectors.to_vec(),
-            selectors_omitted: false,
             capacity: self.mailbox.capacity,
             visibility_timeout: self.visibility_timeout,
             connected_for: now.since(self.since),

@@ -137,12 +137,8 @@ impl Hub {
         slept.pair_nanos += u128::from(level(&self.load.pairs)) * u128::from(span);
         slept.at = slept.at.max(now);
         let polls = slept.pair_nanos / u128::from(nanos(self.shared.config.assumed_poll).max(1));
-        let asked: u64 = self
-            .load
-            .requested
-            .iter()
-            .map(|sum| sum.load(Relaxed))
-            .sum();
+        let asked = self.load.requested.iter();
+        let asked: u64 = asked.map(|sum| sum.load(Relaxed)).sum();
         let avoided = u64::try_from(polls.saturating_sub(asked.into())).unwrap_or(u64::MAX);
         slept.polls_avoided = slept.polls_avoided.max(avoided);
         slept.polls_avoided

@@ -37,7 +37,6 @@ impl Hub {
     /// A listener did not answer in time: its connection has ended.
     pub(crate) fn note_lost(&self, subscription: &Subscription, now: Tick) {
         let mut stats = subscription.stats(now);
-        stats.selectors_omitted = stats.selectors.len() > SELECTORS;
         stats.selectors.truncate(SELECTORS);
         let mut list = lock(&self.lost);
         if list.len() == LOST {

@@ -200,7 +200,7 @@ pub(super) fn listener(relay_id: &str, view: &ListenerStats) -> proto::Listener 
         .collect();
     let group = view.group.as_ref().map(ToString::to_string);
     proto::Listener {
-        selectors_omitted: view.selectors_omitted || selectors.len() < view.selectors.len(),
+        selectors_omitted: selectors.len() < view.queues,
         listener_id: view.listener_id.to_string(),
         subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
         selectors,

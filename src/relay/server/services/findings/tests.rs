@@ -61,7 +61,6 @@ fn lost(name: &str, ago: u64) -> ListenerStats {
         listener_id: id(name),
         subscription: SubscriptionId(1),
         selectors: Vec::new(),
-        selectors_omitted: false,
         capacity: 1,
         visibility_timeout: Duration::ZERO,
         connected_for: Duration::ZERO,
