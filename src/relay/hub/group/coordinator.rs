@@ -183,11 +183,11 @@ impl Coordinator {
         if self.reconcile_at <= now {
             self.reconcile_at = Tick::NEVER;
         }
-        self.reconcile_at = self.reconcile_at.min(self.next_due());
         turn_of_others
     }
 
-    /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
+    /// Assigns each group's pending work, to `limit` members at most; returns whether more is left. The
+    /// timers call the coordinator when it is due next.
     pub(crate) fn assign(
         &mut self,
         entry: &Arc<QueueEntry>,
@@ -196,7 +196,6 @@ impl Coordinator {
         batch: &mut WakeBatch,
     ) -> bool {
         let (mut more, now) = (false, self.now);
-        let mut due = Tick::NEVER;
         for group in self.active() {
             for _ in 0..2 {
                 if group.members.any_ready() {
@@ -207,10 +206,8 @@ impl Coordinator {
                     break;
                 }
             }
-            // A parked redelivery goes on.
-            due = due.min(group.due());
         }
-        self.reconcile_at = self.reconcile_at.min(due);
+        self.reconcile_at = self.reconcile_at.min(self.next_due());
         more
     }
 
