@@ -67,26 +67,17 @@ pub(crate) struct LoadStats {
 
 /// Entries of a Wake by which the relay asks for reads without a notification, in the order of
 /// [`REQUESTS`].
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RequestedReads([u32; 3]);
+pub(crate) type RequestedReads = [u32; REQUESTS.len()];
 
-const REQUESTS: [WakeReason; 3] = [
+pub(crate) const REQUESTS: [WakeReason; 3] = [
     WakeReason::CatchUp,
     WakeReason::Sentinel,
     WakeReason::Reassigned,
 ];
 
-impl RequestedReads {
-    pub(crate) fn add(&mut self, reason: WakeReason) {
-        if let Some(at) = REQUESTS.iter().position(|one| *one == reason) {
-            self.0[at] += 1;
-        }
-    }
-}
-
 impl Load {
     pub(crate) fn note_sent(&self, reads: RequestedReads) {
-        let changed = self.requested.iter().zip(reads.0);
+        let changed = self.requested.iter().zip(reads);
         for (sum, reads) in changed.filter(|(_, reads)| *reads > 0) {
             sum.fetch_add(reads.into(), Relaxed);
         }

@@ -16,7 +16,7 @@ use super::super::{
     counters::Delta,
     cursor::Cursor,
     decisions::{Decision, DecisionKind},
-    load::{RequestedReads, StreamLoad},
+    load::{REQUESTS, RequestedReads, StreamLoad},
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
     wake_builder::{Target, WakeEntry, WakeSink},
@@ -448,7 +448,9 @@ impl Inbox {
 
 impl Filled {
     pub(crate) fn add(&mut self, notifications: u64, reason: WakeReason) {
-        self.requested.add(reason);
+        if let Some(at) = REQUESTS.iter().position(|one| *one == reason) {
+            self.requested[at] += 1;
+        }
         self.fewest = match self.entries {
             0 => notifications,
             _ => self.fewest.min(notifications),
