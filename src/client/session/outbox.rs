@@ -149,7 +149,7 @@ impl Entry {
         if self.callers.len() == self.callers.capacity() {
             self.purge();
             // As many as are left come before the next purge, so its cost per caller is constant.
-            self.callers.reserve(self.callers.len());
+            self.callers.reserve_exact(self.callers.len().max(4));
         }
         self.callers.extend(other.callers);
     }

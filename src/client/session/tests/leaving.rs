@@ -25,7 +25,7 @@ fn callers_whose_deadline_passed_are_removed_from_the_lists() {
             waiting.pop_front();
         }
         assert!(
-            session.listed().0 <= 3_000 * 2 + 10 * 64,
+            session.listed().0 <= 3_000 * 2 + 64,
             "{:?}",
             session.listed()
         );

@@ -13,10 +13,7 @@ use std::{
 };
 
 use super::super::{
-    counters::Delta,
-    listeners::Listeners,
-    mailbox::SubscriptionId,
-    queue::QueueEntry,
+    counters::Delta, listeners::Listeners, mailbox::SubscriptionId, queue::QueueEntry,
     subscription::Subscription,
 };
 use crate::{
