@@ -38,6 +38,7 @@ use self::concurrency::sync;
 #[cfg(not(test))]
 use crate::base::sync;
 
+#[cfg(any(test, fuzzing))]
 pub(crate) use self::subscription::resume;
 pub(crate) use self::{
     capacity::LimitUse,

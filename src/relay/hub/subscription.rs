@@ -164,7 +164,7 @@ impl Subscription {
         }
         // A walk may come with events that the stream has taken. Where it is owed something, it has taken
         // nothing since.
-        let from = cursor.taken.unwrap_or(match owed {
+        let from = cursor.taken.unwrap_or_else(|| match owed {
             Owed::Events(from) => from,
             // It joins: what was counted before is not told as new.
             Owed::CatchUp => state.counters,
