@@ -123,6 +123,9 @@ impl Publisher {
     /// # Cancel safety
     /// The notification is still sent after its caller stops waiting, as long as a handle of this
     /// publisher exists. It is dropped if the relay has no room for it and too many queues are kept.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn notify(&self, notification: Notification) -> Result<Accepted> {
         let accepted = self.notify_all(vec![notification]).await?;
         Ok(accepted.first().copied().unwrap_or_default())
@@ -171,13 +174,15 @@ impl Publisher {
             inner.task_signal.notify_one();
         }
         let deadline = inner.clock.instant(now + inner.deadline);
+        let mut deadline = std::pin::pin!(tokio::time::sleep_until(deadline));
         let mut results = Vec::with_capacity(answers.len());
         for answer in answers {
-            let answered = tokio::time::timeout_at(deadline, answer).await;
-            results.push(match answered {
-                Ok(Ok(result)) => result,
-                _ => Err(self.timeout_error()),
-            });
+            let answered = tokio::select! {
+                biased;
+                answered = answer => answered.ok(),
+                () = &mut deadline => None,
+            };
+            results.push(answered.unwrap_or_else(|| Err(self.timeout_error())));
         }
         Ok(results)
     }

@@ -181,6 +181,18 @@ fn flag(key: usize) -> u64 {
     1 << (key % MEMBER_FLAGS)
 }
 
+/// Returns the first key from this one on whose flag is set; one of them must be.
+fn next_flagged(flags: u64, mut key: usize) -> usize {
+    loop {
+        let flag = key % MEMBER_FLAGS;
+        let rest = flags >> flag;
+        if rest != 0 {
+            return key + rest.trailing_zeros() as usize;
+        }
+        key += MEMBER_FLAGS - flag;
+    }
+}
+
 impl Members {
     /// Takes the members that were added; returns their flags.
     fn add(&mut self, group: &Arc<GroupState>) -> u64 {
@@ -211,27 +223,29 @@ impl Members {
             return;
         }
         let begin = std::mem::take(&mut self.first);
-        for key in (begin..self.end).chain(0..begin) {
-            if flags & flag(key) == 0 {
-                continue;
-            }
-            // A waker may outlive its member.
-            let Some(running) = self.running.get_mut(key) else {
-                continue;
-            };
-            // Cleared before the poll, which sees what was done before a wake; a wake during it counts.
-            if !running.state.is_ready.swap(false, Ordering::AcqRel) {
-                continue;
-            }
-            let mut context = Context::from_waker(&running.waker);
-            if running.member.as_mut().poll(&mut context).is_ready() {
-                self.running.remove(key);
-            }
-            if !has_budget_remaining() {
-                // The others come first in the next turn.
-                self.first = key + 1;
-                group.flags.fetch_or(flags & MEMBERS, Ordering::AcqRel);
-                return;
+        for keys in [begin..self.end, 0..begin] {
+            let mut next = next_flagged(flags & MEMBERS, keys.start);
+            while next < keys.end {
+                let key = next;
+                next = next_flagged(flags & MEMBERS, key + 1);
+                // A waker may outlive its member.
+                let Some(running) = self.running.get_mut(key) else {
+                    continue;
+                };
+                // Cleared before the poll, which sees what was done before a wake; a wake during it counts.
+                if !running.state.is_ready.swap(false, Ordering::AcqRel) {
+                    continue;
+                }
+                let mut context = Context::from_waker(&running.waker);
+                if running.member.as_mut().poll(&mut context).is_ready() {
+                    self.running.remove(key);
+                }
+                if !has_budget_remaining() {
+                    // The others come first in the next turn.
+                    self.first = key + 1;
+                    group.flags.fetch_or(flags & MEMBERS, Ordering::AcqRel);
+                    return;
+                }
             }
         }
     }
@@ -470,7 +484,7 @@ mod tests {
         let (of_member, mut turns) = (group.clone(), 0);
         group.add(std::future::poll_fn(move |cx| {
             turns += 1;
-            // In the first turn the main future is polled in any case.
+            // The main future is polled before the first turn in any case.
             match turns {
                 1 => cx.waker().wake_by_ref(),
                 _ => of_member.wake_main(),
@@ -562,9 +576,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_woken_member_is_polled_and_those_that_share_its_flag_are_not() {
+        let group = TaskGroup::default();
+        let (out, wakers) = std::sync::mpsc::channel();
+        for key in 0..3 * MEMBER_FLAGS {
+            let out = out.clone();
+            group.add(std::future::poll_fn(move |cx| {
+                out.send((key, cx.waker().clone())).expect("it is received");
+                Poll::Pending
+            }));
+        }
+        let mut run = Box::pin(group.run(std::future::pending::<()>()));
+        let mut poll = async || {
+            std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await
+        };
+        assert!(poll().await);
+        let all: Vec<_> = wakers.try_iter().collect();
+        assert_eq!(all.len(), 3 * MEMBER_FLAGS);
+        let woken = MEMBER_FLAGS + 7;
+        all.iter()
+            .find(|(key, _)| *key == woken)
+            .expect("polled")
+            .1
+            .wake_by_ref();
+        assert!(poll().await);
+        let polled: Vec<_> = wakers.try_iter().map(|(key, _)| key).collect();
+        assert_eq!(polled, [woken]);
+    }
+
+    #[tokio::test]
     async fn members_that_spend_every_budget_take_turns() {
         let group = TaskGroup::default();
-        let all: Vec<_> = (0..5).map(|_| Arc::<AtomicUsize>::default()).collect();
+        // Some share a flag.
+        let all = (0..2 * MEMBER_FLAGS + 5).map(|_| Arc::<AtomicUsize>::default());
+        let all: Vec<_> = all.collect();
         for turns in &all {
             let turns = Arc::clone(turns);
             group.add(std::future::poll_fn(move |cx| {
@@ -576,7 +621,7 @@ mod tests {
             }));
         }
         let task = tokio::spawn(group.run(std::future::pending::<()>()));
-        for _ in 0..100 {
+        for _ in 0..1_000 {
             tokio::task::yield_now().await;
         }
         task.abort();

@@ -146,12 +146,15 @@ impl Entry {
         }
         merge_counted(&mut self.counted, &other.counted);
         self.due = self.due.max(other.due);
-        if self.callers.len() == self.callers.capacity() {
+        if self.callers.len() + other.callers.len() > self.callers.capacity() {
             self.purge();
             // As many as are left come before the next purge, so its cost per caller is constant.
-            self.callers.reserve_exact(self.callers.len().max(4));
+            let most = self.callers.len().max(other.callers.len());
+            self.callers.reserve_exact(most.max(4));
         }
-        self.callers.extend(other.callers);
+        let others = other.callers.into_iter();
+        self.callers
+            .extend(others.filter(|caller| !caller.is_canceled()));
     }
 
     /// Answers all callers.

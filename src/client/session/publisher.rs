@@ -168,7 +168,7 @@ impl PublisherSession {
         }
         let sent = request.entries.len();
         let mut results = answer.results.into_iter();
-        let (mut again, mut failure) = (Vec::new(), None);
+        let (mut again, mut failure, mut away) = (Vec::new(), None, None);
         for mut entry in request.entries {
             let error = match (results.next(), &answer.error) {
                 (Some(Ok(accepted)), None) => {
@@ -181,6 +181,9 @@ impl PublisherSession {
                         || entry.was_kept() && !is_final(error.kind()) =>
                 {
                     self.keep(entry, &error, now);
+                    away = Some(error)
+                        .filter(|error| error.kind() != ErrorKind::Exhausted)
+                        .or(away);
                     continue;
                 }
                 (Some(Err(error)), _) => error,
@@ -206,12 +209,14 @@ impl PublisherSession {
         // Those that the same relays have counted are one request.
         again.sort_by(|one, other| other.key.counted_by.cmp(&one.key.counted_by));
         self.add(again);
-        match failure {
-            Some(error) => {
+        match (failure, away) {
+            (Some(error), _) => {
                 self.shrink(sent, &error);
                 self.wait(&error, now, rng);
             }
-            None => self.succeeded(),
+            // Nothing was counted, and the others need not wait for it.
+            (None, Some(error)) => self.failure = Some(error),
+            (None, None) => self.succeeded(),
         }
     }
 

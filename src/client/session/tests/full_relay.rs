@@ -238,6 +238,23 @@ fn kept_entries_of_a_relay_that_is_cut_off_leave_healthy_ones_their_room() {
 }
 
 #[test]
+fn relays_that_are_full_and_cut_off_are_tried_once_each() {
+    let mut session = with_four_kept();
+    let cut_off = || Error::new(ErrorKind::Unavailable, "cut off");
+    for _ in 0..2 {
+        assert!(session.has_relay_to_try(2));
+        let due = session.next_at();
+        let retry = session.request(due).expect("a retry");
+        let results = retry.iter().map(|_| Err(cut_off())).collect();
+        session.answered(answer(results), due, &mut rng());
+        session.broken(&cut_off(), due, &mut rng());
+        session.left_relay(2, due, &mut rng());
+    }
+    assert!(!session.has_relay_to_try(2), "the back-off applies");
+    assert!(session.failure().is_some());
+}
+
+#[test]
 fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let config = PublisherConfig {
         max_pending: 2,
