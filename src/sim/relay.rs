@@ -207,7 +207,7 @@ impl World {
             ..groups::pace(self.plan.sentinel, self.plan.keep)
         });
         relay.bell = Arc::default();
-        hub.timers.waker.register(&relay.waker(Ring::Timers));
+        hub.timers().waker.register(&relay.waker(Ring::Timers));
         hub.fanout.waker.register(&relay.waker(Ring::Fanout));
         relay.hub = Some(Arc::new(hub));
         let life = relay.life;
@@ -578,7 +578,7 @@ impl World {
 
     fn arm_timers(&mut self) {
         let Some(hub) = &self.relay.hub else { return };
-        hub.timers.waker.register(&self.relay.waker(Ring::Timers));
+        hub.timers().waker.register(&self.relay.waker(Ring::Timers));
         let Some(next) = hub.next_timer() else { return };
         let next = next.max(self.now);
         if self.relay.timers_at.is_none_or(|earlier| next < earlier) {

@@ -6,7 +6,9 @@ use super::{
     counters::Epoch,
     cursor::CursorLimits,
     pattern::Patterns,
+    queue::QueueEntry,
     sync::{AtomicU64, Ordering},
+    timers::TimerOrder,
 };
 
 /// Settings of a hub.
@@ -56,6 +58,8 @@ pub(crate) struct Shared {
     pub(super) cursors: CursorLimits,
     /// Read when a queue has changed, and raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
+    /// The queues with something to do later.
+    pub(super) timers: TimerOrder<QueueEntry>,
     /// The groups of all queues.
     pub(super) groups: AtomicU64,
     /// The messages of all groups that no member has taken yet.
@@ -95,6 +99,7 @@ impl Shared {
             patterns: Patterns::new(),
             cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
             revision: AtomicU64::new(1),
+            timers: TimerOrder::new(),
             groups: AtomicU64::new(0),
             unassigned: PlainU64::default(),
             config,

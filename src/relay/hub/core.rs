@@ -61,7 +61,6 @@ pub(crate) struct Hub {
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
     /// The number of all closed subscriptions whose cursors are not detached.
     pub(super) closing: AtomicU64,
-    pub(crate) timers: TimerOrder<QueueEntry>,
     /// The patterns by the times of their checks.
     pub(super) pattern_checks: TimerOrder<PatternNode>,
     pub(super) metrics: HubMetrics,
@@ -136,7 +135,6 @@ impl Hub {
             fanout: Fanout::default(),
             detaching: Mutex::default(),
             closing: AtomicU64::new(0),
-            timers: TimerOrder::new(),
             pattern_checks: TimerOrder::new(),
             metrics: HubMetrics::default(),
             load: Load::default(),
@@ -258,7 +256,7 @@ impl Hub {
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
         let mut batch = WakeBatch::default();
         for _ in 0..TIMERS_PER_STEP {
-            let Some(entry) = self.timers.due(now) else {
+            let Some(entry) = self.timers().due(now) else {
                 break;
             };
             self.update(entry, true, now, &mut batch, |_, state| {
@@ -272,9 +270,14 @@ impl Hub {
         self.next_timer()
     }
 
+    /// Returns the queues with something to do later, in the order of their times.
+    pub(crate) fn timers(&self) -> &TimerOrder<QueueEntry> {
+        &self.shared.timers
+    }
+
     /// Returns when the next timer fires.
     pub(crate) fn next_timer(&self) -> Option<Tick> {
-        let next = [self.timers.next(), self.pattern_checks.next()];
+        let next = [self.timers().next(), self.pattern_checks.next()];
         next.into_iter().flatten().min()
     }
 
@@ -322,7 +325,8 @@ opaque_debug!(Hub: stats());
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        // Entries and subscriptions hold each other.
+        // Entries, subscriptions and timers hold each other.
+        self.shared.timers.clear();
         let closed = std::mem::take(&mut *lock(&self.detaching));
         let closed = closed.iter().map(|(subscription, _)| subscription);
         for subscription in lock(&self.subscriptions).values().chain(closed) {

@@ -122,6 +122,11 @@ impl Group {
         }
     }
 
+    /// Returns whether it has members, or may have had some since that was noted.
+    pub(super) fn may_have_members(&self) -> bool {
+        self.left_at.is_none() || !self.members.is_empty()
+    }
+
     /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing is
     /// pending for the group or a member. One without members is kept for its position.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
@@ -257,14 +262,14 @@ impl Group {
 
     /// Returns when the group has work to do.
     pub(super) fn due(&self) -> Tick {
-        self.claim_due().min(self.members.lease_check())
+        self.claim_due().min(self.members.next_lease_end())
     }
 
     /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
     /// lapsed (R14), is redelivered.
     pub(super) fn run_due(&mut self, now: Tick) {
         self.ask_who_joined(now);
-        for id in self.members.take_ended_leases(now) {
+        while let Some(id) = self.members.pop_expired_lease(now) {
             if planted!(LeaseNeverLapses) {
                 continue;
             }
@@ -328,7 +333,7 @@ impl Group {
         if polled {
             self.cover(report.sequence, asked, now);
             // It may have covered the open claim. A member that is busy may still hang (R14).
-            self.announced_as_served = self.announced_as_served && self.is_unfinished();
+            self.announced_as_served &= self.is_unfinished();
             if is_drained && report.sequence >= self.owed_up_to {
                 self.set_unassigned(0);
             }

@@ -44,7 +44,7 @@ use super::{
     pattern::PatternNode,
     subscription::{Owed, Subscription},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
-    timers::{QueueTimers, Timer, TimerOrder},
+    timers::{QueueTimers, Timer},
     wake_builder::EncodingCache,
 };
 use crate::{
@@ -214,8 +214,8 @@ impl QueueEntry {
         state.assign(self, batch).then_some(place)
     }
 
-    /// A walk has marked all subscribers.
-    pub(super) fn end_walk(&self) {
+    /// A walk has marked all subscribers, and may have opened a claim of a group.
+    pub(super) fn end_walk(self: &Arc<Self>) {
         let mut state = self.lock();
         if planted!(MarkClearedAfterWalk) {
             state.walk_pending = false;
@@ -226,6 +226,11 @@ impl QueueEntry {
         }
         if !planted!(ResumeNumberTooNew) {
             state.settle(&self.shared.revision);
+        }
+        let is_first = state.rearm(self);
+        drop(state);
+        if is_first {
+            self.shared.timers.waker.wake();
         }
     }
 
@@ -308,15 +313,12 @@ impl QueueState {
     /// Moves this entry in the hub's order of timers; returns whether its next timer is the first
     /// of all.
     #[must_use]
-    pub(super) fn rearm(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        timers: &TimerOrder<QueueEntry>,
-    ) -> bool {
+    pub(super) fn rearm(&mut self, entry: &Arc<QueueEntry>) -> bool {
         let timer = self.timers.next().unwrap_or(Tick::NEVER);
         let coordinator = self.coordinator.as_ref();
         let reconcile_at = coordinator.map_or(Tick::NEVER, |one| one.reconcile_at);
         let next = timer.min(reconcile_at);
+        let timers = &entry.shared.timers;
         timers.rearm(entry.number(), entry, &mut self.armed, next)
     }
 
@@ -354,11 +356,13 @@ impl QueueState {
     /// Owes the events after this position to all subscribers.
     fn owe_all(&mut self, entry: &Arc<QueueEntry>, from: &Counters, batch: &mut WakeBatch) {
         let outside = std::mem::take(&mut self.outside);
-        let mut has_room = true;
-        outside.each(|one| has_room &= one.owe(entry, self, Owed::Events(*from), batch));
-        if !has_room {
-            // One of these patterns: a check of the others does no harm.
-            outside.nodes.iter().for_each(|node| node.set_needed());
+        let mut owe = |one: &Arc<_>| one.owe(entry, self, Owed::Events(*from), batch);
+        outside.named.iter().for_each(|one| _ = owe(one));
+        for node in &outside.nodes {
+            let lacks_room = |one: &&Arc<_>| !owe(one);
+            if node.lock().iter().filter(lacks_room).count() > 0 {
+                node.set_needed();
+            }
         }
         self.outside = outside;
     }

@@ -42,7 +42,7 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>) {
 
 /// Fires each timer when it is due.
 async fn fire_timers(shared: Arc<RelayInner>) {
-    let waker = &shared.hub.timers.waker;
+    let waker = &shared.hub.timers().waker;
     loop {
         let now = shared.clock.now();
         let next = shared.hub.fire(now);

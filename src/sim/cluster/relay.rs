@@ -229,7 +229,7 @@ impl World {
             cluster: true,
             ..groups::pace(self.plan.sentinel, self.plan.group_keep)
         }));
-        hub.timers.waker.register(&relay.waker(Ring::Timers));
+        hub.timers().waker.register(&relay.waker(Ring::Timers));
         hub.fanout.waker.register(&relay.waker(Ring::Fanout));
         let config = LinkConfig {
             life: LifeId(relay.epoch),
@@ -399,7 +399,7 @@ impl World {
         let relay = &mut self.relays[number];
         let (life, clock, waker) = (relay.life, relay.clock, relay.waker(Ring::Timers));
         let Some(run) = &mut relay.run else { return };
-        run.hub.timers.waker.register(&waker);
+        run.hub.timers().waker.register(&waker);
         let Some(next) = run.hub.next_timer() else {
             return;
         };

@@ -1,8 +1,8 @@
 //! The coordinator of a queue: its groups and its sentinel.
 //!
 //! It is made with the first member, or with the first subscriber where there is a sentinel. A
-//! queue without one pays one byte's comparison. The entry's lock guards all of it. The timers call
-//! it no later than its next due time. A notification costs a step for each group.
+//! queue without one pays one comparison. The entry's lock guards all of it. The timers call it no later
+//! than its next due time. A notification costs a step for each group.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -75,7 +75,7 @@ impl Coordinator {
     /// Returns whether the group is known or there is room for one more. Groups without members
     /// give way.
     pub(crate) fn has_room(&self, name: &GroupName) -> bool {
-        let active = self.groups().filter(|group| !group.members.is_empty());
+        let active = self.groups().filter(|group| group.may_have_members());
         let has_room = active.count() < self.shared.config.max_groups_per_queue;
         has_room && self.shared.has_room() || self.knows(name)
     }
@@ -137,8 +137,7 @@ impl Coordinator {
 
     fn make_group(&mut self, name: &GroupName, head: &QueueHead) -> &mut Group {
         if self.groups.len() >= self.shared.config.max_groups_per_queue {
-            let has_members = |group: &Group| group.left_at.is_none() || !group.members.is_empty();
-            self.groups.retain(|_, group| has_members(group));
+            self.groups.retain(|_, group| group.may_have_members());
         }
         let make = || Box::new(Group::new(name.clone(), head, &self.shared));
         self.groups.entry(name.clone()).or_insert_with(make)

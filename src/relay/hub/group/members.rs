@@ -30,8 +30,8 @@ pub(crate) struct Members {
     known: BTreeMap<SubscriptionId, Box<Member>>,
     /// Known members that can get a wake-up now, in order.
     ready: BTreeSet<Rank>,
-    /// No lease of a busy member ends before this time (R14: BUSY is a lease).
-    lease_check: Option<Tick>,
+    /// Busy members by the end of their leases (R14: BUSY is a lease).
+    leases: BTreeSet<(Tick, SubscriptionId)>,
     pub(crate) wake_count: u64,
     /// A member that was woken after so many wake-ups was asked in this round.
     round_began: u64,
@@ -210,6 +210,9 @@ impl Members {
         let member = self.known.remove(&id)?;
         self.tried -= usize::from(self.is_tried(&member));
         self.ready.remove(&member.rank());
+        if let Some(end) = member.lease {
+            self.leases.remove(&(end, id));
+        }
         self.all_known_at = None;
         Some(member)
     }
@@ -246,24 +249,22 @@ impl Members {
         self.known.get_mut(&id).map(|member| &mut **member)
     }
 
-    /// Returns when leases are looked at.
-    pub(crate) fn lease_check(&self) -> Tick {
-        self.lease_check.unwrap_or(Tick::NEVER)
+    /// Returns when the next lease ends.
+    pub(crate) fn next_lease_end(&self) -> Tick {
+        self.leases.first().map_or(Tick::NEVER, |(end, _)| *end)
     }
 
-    /// Takes the leases that have ended, and returns their members.
-    pub(crate) fn take_ended_leases(&mut self, now: Tick) -> Vec<SubscriptionId> {
-        if self.lease_check() > now {
-            return Vec::new();
+    /// Removes a lease that has ended, and returns its member.
+    pub(crate) fn pop_expired_lease(&mut self, now: Tick) -> Option<SubscriptionId> {
+        let &(end, id) = self.leases.first()?;
+        if end > now {
+            return None;
         }
-        let members = self.known.values_mut();
-        let ended = members.filter_map(|member| {
-            let ended = member.lease.take_if(|end| *end <= now);
-            ended.map(|_| member.subscription.id)
-        });
-        let ended = ended.collect();
-        self.lease_check = self.known().filter_map(|member| member.lease).min();
-        ended
+        self.leases.pop_first();
+        if let Some(member) = self.get_mut(id) {
+            member.lease = None;
+        }
+        Some(id)
     }
 
     /// Returns whether a member can be chosen.
@@ -345,8 +346,12 @@ impl Members {
         let Some(member) = self.get_mut(id) else {
             return;
         };
-        member.lease = lease;
-        self.lease_check = self.lease_check.or(lease);
+        if let Some(end) = std::mem::replace(&mut member.lease, lease) {
+            self.leases.remove(&(end, id));
+        }
+        if let Some(end) = lease {
+            self.leases.insert((end, id));
+        }
         self.reorder(id, |member| member.busy = busy);
     }
 

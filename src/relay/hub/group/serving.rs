@@ -2,7 +2,7 @@
 //! other relays (C11).
 
 use super::{super::counters::Counters, Group};
-use crate::base::fault::planted;
+use crate::base::{clock::Tick, fault::planted};
 
 impl Group {
     /// Returns whether members that were idle took all causes since the last call, in whole, and
@@ -43,6 +43,6 @@ impl Group {
 
     /// Returns whether a claim is open, or a member holds a BUSY lease.
     pub(super) fn is_unfinished(&self) -> bool {
-        self.claim.is_some() || self.members.known().any(|one| one.lease.is_some())
+        self.claim.is_some() || self.members.next_lease_end() != Tick::NEVER
     }
 }

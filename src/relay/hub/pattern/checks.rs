@@ -96,7 +96,7 @@ impl Hub {
         let is_first = order.rearm(node.number, node, &mut check.armed, due);
         drop(guard);
         if is_first {
-            self.timers.waker.wake();
+            self.timers().waker.wake();
         }
     }
 

@@ -115,7 +115,10 @@ impl Hub {
             }
             let mut idle = Vec::new();
             for entry in &entries {
-                let state = entry.lock_with_nodes(now);
+                let mut state = entry.lock_with_nodes(now);
+                if let Some(coordinator) = &mut state.coordinator {
+                    coordinator.forget_kept(now);
+                }
                 if !own.contains(entry.address())
                     && let Some(since) = state.idle_since(PATTERN_IDLE)
                     && since <= now
@@ -171,7 +174,7 @@ impl Hub {
         state.coordinator = None;
         // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
         // come up for ever.
-        let _ = state.rearm(entry, &self.timers);
+        let _ = state.rearm(entry);
         drop(guard);
         self.entries.remove(entry);
         self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);

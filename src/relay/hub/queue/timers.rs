@@ -213,6 +213,11 @@ impl<E> TimerOrder<E> {
         (*at <= now).then(|| Arc::clone(entry))
     }
 
+    /// Drops all of its references to entries.
+    pub(crate) fn clear(&self) {
+        drop(std::mem::take(&mut *lock(&self.next)));
+    }
+
     /// Returns all entries, by their next timer.
     pub(crate) fn entries(&self) -> VecDeque<Arc<E>> {
         lock(&self.next).values().map(Arc::clone).collect()
@@ -239,7 +244,7 @@ impl Hub {
         if planted!(LinkTimersNotHandedOver) {
             return PendingTimers(VecDeque::new());
         }
-        PendingTimers(self.timers.entries())
+        PendingTimers(self.timers().entries())
     }
 
     /// Takes over the timers of another relay.

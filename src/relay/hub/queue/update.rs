@@ -131,10 +131,13 @@ impl Hub {
         if is_counted {
             state.settle(&self.shared.revision);
         }
-        let first = state.rearm(&entry, &self.timers);
+        let first = state.rearm(&entry);
         drop(guard);
+        if walks {
+            self.fanout.add(Arc::clone(&entry), counted.then_some(now));
+        }
         if first {
-            self.timers.waker.wake();
+            self.timers().waker.wake();
         }
         if is_counted {
             self.tell_cause(entry.address());
@@ -145,10 +148,7 @@ impl Hub {
         if is_passed_on {
             // C11: a group here does not finish its work: a cause for the other relays.
             self.increments.passed_on.fetch_add(1, Ordering::Relaxed);
-            self.wake_after(Arc::clone(&entry), Duration::ZERO, Timer::default(), now);
-        }
-        if walks {
-            self.fanout.add(entry, counted.then_some(now));
+            self.wake_after(entry, Duration::ZERO, Timer::default(), now);
         }
     }
 

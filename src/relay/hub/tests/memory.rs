@@ -37,7 +37,7 @@ const fn of_cursor() -> usize {
 /// Returns the capacities of all that may grow: lists, tables and queues.
 fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
     let queue_entries = hub.entries.range(std::ops::Bound::Unbounded, usize::MAX);
-    let mut held = vec![hub.entries.len(), hub.fanout.len(), hub.timers.len()];
+    let mut held = vec![hub.entries.len(), hub.fanout.len(), hub.timers().len()];
     held.extend(
         queue_entries
             .iter()
@@ -76,18 +76,19 @@ const fn of_coordinator() -> usize {
 /// A group with one member, on a queue without others, with a name of the greatest length.
 const fn of_group() -> usize {
     let of_coordinator = size_of::<Group>() + node(size_of::<GroupName>(), size_of::<Box<Group>>());
-    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0);
+    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0) + node(LEASE, 0);
     of_coordinator + size_of::<Member>() + trees + COUNTS + 128
 }
 
 /// A further member that the group knows: the nodes of the trees are half full.
 const fn of_member() -> usize {
-    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0);
+    let trees = node(ID, size_of::<Box<Member>>()) + node(RANK, 0) + node(LEASE, 0);
     of_cursor() + size_of::<Member>() + trees / 5
 }
 
 const ID: usize = size_of::<SubscriptionId>();
 const RANK: usize = size_of::<(bool, u64, SubscriptionId)>();
+const LEASE: usize = size_of::<(Tick, SubscriptionId)>();
 
 #[test]
 fn a_group_a_member_and_a_coordinator_cost_what_is_documented() {
@@ -146,10 +147,10 @@ fn delayed_notifications_hold_64_timers_at_most_and_give_them_back() {
         notify_with(&hub, delayed, Tick::default());
     }
     let queue_entry = hub.entries.get(&queue("orders")).expect("known");
-    assert_eq!((queue_entry.lock().timers.len(), hub.timers.len()), (64, 1));
+    assert_eq!((queue_entry.lock().timers.len(), hub.timers().len()), (64, 1));
     hub.fire(after(1_000_000 * SECOND));
     assert_eq!(
-        (queue_entry.lock().capacities()[1], hub.timers.len()),
+        (queue_entry.lock().capacities()[1], hub.timers().len()),
         (0, 0)
     );
 }

@@ -23,7 +23,7 @@ fn the_timers_task_is_woken_without_any_lock_held() {
     let hub = hub();
     let (woken, looked) = std::sync::mpsc::channel();
     let looker = Arc::new(Looker(Arc::clone(&hub), woken));
-    hub.timers.waker.register(&looker.into());
+    hub.timers().waker.register(&looker.into());
     std::thread::spawn(move || {
         let delayed = Notification {
             delay: SECOND,
@@ -121,7 +121,7 @@ fn timers_fire_in_their_order_over_all_queues() {
 fn the_timers_task_is_woken_for_an_earlier_timer_only() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     for (seconds, rung) in [(20, 1), (30, 1), (10, 2), (15, 2)] {
-        hub.timers.waker.register(&waker);
+        hub.timers().waker.register(&waker);
         notify_with(&hub, delayed("a", seconds * SECOND), Tick::default());
         notify_with(&hub, delayed("b", seconds * SECOND), Tick::default());
         assert_eq!(alarm.rung(), rung, "{seconds}");
