@@ -356,10 +356,10 @@ impl QueueState {
     /// Owes the events after this position to all subscribers.
     fn owe_all(&mut self, entry: &Arc<QueueEntry>, from: &Counters, batch: &mut WakeBatch) {
         let outside = std::mem::take(&mut self.outside);
-        let mut owe = |one: &Arc<_>| one.owe(entry, self, Owed::Events(*from), batch);
+        let mut owe = |one: &Arc<Subscription>| one.owe(entry, self, Owed::Events(*from), batch);
         outside.named.iter().for_each(|one| _ = owe(one));
         for node in &outside.nodes {
-            let lacks_room = |one: &&Arc<_>| !owe(one);
+            let lacks_room = |one: &&Arc<Subscription>| !owe(one);
             if node.lock().iter().filter(lacks_room).count() > 0 {
                 node.set_needed();
             }

@@ -147,7 +147,10 @@ fn delayed_notifications_hold_64_timers_at_most_and_give_them_back() {
         notify_with(&hub, delayed, Tick::default());
     }
     let queue_entry = hub.entries.get(&queue("orders")).expect("known");
-    assert_eq!((queue_entry.lock().timers.len(), hub.timers().len()), (64, 1));
+    assert_eq!(
+        (queue_entry.lock().timers.len(), hub.timers().len()),
+        (64, 1)
+    );
     hub.fire(after(1_000_000 * SECOND));
     assert_eq!(
         (queue_entry.lock().capacities()[1], hub.timers().len()),
