@@ -34,7 +34,6 @@ pub(crate) struct Ranking {
     last: Option<QueueAddress>,
     /// The notifications at the first visit, by the entries' numbers; for rates.
     counted: BTreeMap<u64, u128>,
-    is_second: bool,
 }
 
 /// Greater is better; of two equal ones, the first by name.
@@ -56,14 +55,13 @@ impl Ranking {
             best: BTreeMap::new(),
             last: None,
             counted: BTreeMap::new(),
-            is_second: false,
         }
     }
 
     /// Begins again, for the rates since the visits so far.
     pub(crate) fn restart(&mut self) {
         self.best.clear();
-        (self.last, self.is_second) = (None, true);
+        self.last = None;
     }
 
     /// Adds an entry where it is one of the best.
@@ -81,13 +79,8 @@ impl Ranking {
             QueueOrder::Rate if now.since(state.active_at) > RECENT => 0,
             QueueOrder::Rate => {
                 let counted = state.counters.notifications;
-                drop(state);
-                if !self.is_second {
-                    self.counted.insert(entry.number(), counted);
-                    return 0;
-                }
-                let before = self.counted.get(&entry.number());
-                before.map_or(0, |before| saturate(counted.saturating_sub(*before)))
+                let before = *self.counted.entry(entry.number()).or_insert(counted);
+                saturate(counted.saturating_sub(before))
             }
             QueueOrder::Backlog => state.backlog(),
             QueueOrder::Idle if state.counters.sequence == state.start => u64::MAX,
