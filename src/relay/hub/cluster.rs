@@ -52,7 +52,6 @@ impl Hub {
             match entry {
                 Some(entry) => self.update(entry, false, now, &mut batch, |_, state| {
                     state.count_peer(increment, in_full, now);
-                    true
                 }),
                 None => {
                     self.metrics.unnamed.fetch_add(1, Ordering::Relaxed);

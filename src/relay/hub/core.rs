@@ -262,7 +262,6 @@ impl Hub {
             self.update(entry, true, now, &mut batch, |_, state| {
                 let fired = self.change_timers(state, |state| state.count_due(now));
                 self.metrics.timed.fetch_add(fired, Ordering::Relaxed);
-                fired > 0
             });
         }
         drop(batch);

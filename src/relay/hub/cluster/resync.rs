@@ -113,13 +113,12 @@ impl Hub {
             self.update(Arc::clone(entry), false, now, &mut batch, |_, state| {
                 let unheard = state.listeners() == 0;
                 if unheard && planted!(LinkResyncNeedsListener) {
-                    return false;
+                    return;
                 }
                 // One cause without sums. It does not postpone forgetting: a connection that is often
                 // interrupted would otherwise keep all queues.
                 state.count_announced(&Counters::starting_at(1));
                 state.announced().resynced = state.counters.sequence;
-                true
             });
         }
         drop(batch);

@@ -32,14 +32,12 @@ impl Hub {
             if listeners == 0 {
                 self.note_unserved(state, &run[0].queue);
             }
-            let mut any = false;
             for (notification, result) in run.iter().zip(results) {
                 let Ok(accepted) = result else {
                     continue;
                 };
                 if notification.delay.is_zero() {
                     state.count(publisher, notification, now);
-                    any = true;
                 } else {
                     let timer = Timer::for_notification(publisher, notification);
                     self.add_wake(entry, state, notification.delay, timer, now);
@@ -49,7 +47,6 @@ impl Hub {
                     listeners,
                 };
             }
-            any
         });
     }
 
@@ -64,11 +61,11 @@ impl Hub {
     ) {
         let mut batch = WakeBatch::default();
         self.update(entry, false, now, &mut batch, |entry, state| {
-            self.add_wake(entry, state, delay, timer, now)
+            self.add_wake(entry, state, delay, timer, now);
         });
     }
 
-    /// Counts a wake-up that is due now, or sets its timer; returns whether it was counted.
+    /// Counts a wake-up that is due now, or sets its timer.
     pub(in super::super) fn add_wake(
         &self,
         entry: &QueueEntry,
@@ -76,28 +73,26 @@ impl Hub {
         delay: Duration,
         timer: Timer,
         now: Tick,
-    ) -> bool {
+    ) {
         if delay.is_zero() {
-            state.count_timed(timer, now);
-            return true;
+            return state.count_timed(timer, now);
         }
         let at = (now, timer_offset(entry.address()));
         let full = self.reported_timers_are_full();
         self.change_timers(state, |state| state.timers.add(at, delay, timer, full));
-        false
     }
 
     /// Changes a live entry of this queue under its lock, and owes it to its subscribers where `change`
-    /// returns true: it has counted. All changes of a counter, all new timers, and all listeners that
-    /// come, report or leave go through here. With `reconcile` it runs the due work of the coordinator
-    /// also where the queue has no group.
+    /// has counted. All changes of a counter, all new timers, and all listeners that come, report or leave
+    /// go through here. With `reconcile` it runs the due work of the coordinator also where the queue has
+    /// no group.
     pub(in super::super) fn update(
         &self,
         mut entry: Arc<QueueEntry>,
         reconcile: bool,
         now: Tick,
         batch: &mut WakeBatch,
-        change: impl FnOnce(&Arc<QueueEntry>, &mut QueueState) -> bool,
+        change: impl FnOnce(&Arc<QueueEntry>, &mut QueueState),
     ) {
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
@@ -108,14 +103,15 @@ impl Hub {
         let state = &mut *guard;
         let before = state.counters;
         let noted = state.noted.is_some().then(|| state.own_causes());
-        let counted = change(&entry, state);
+        change(&entry, state);
+        let is_counted = state.counters.sequence != before.sequence;
         state.guard(&entry, now);
-        batch.accepted_at = counted.then_some(now);
+        batch.accepted_at = is_counted.then_some(now);
         // Before a check is assigned: who is asked then is owed the count already.
-        let mut walks = counted && state.owe_count(&entry, &before, batch);
+        let mut walks = is_counted && state.owe_count(&entry, &before, batch);
         let more = (reconcile || state.is_grouped()) && state.reconcile(&entry, now, batch);
         if let Some(own_causes) = noted
-            && state.counters.sequence != before.sequence
+            && is_counted
         {
             state.note_count(own_causes, now);
         }
@@ -127,14 +123,13 @@ impl Hub {
         let listed = has_news && self.increments.list(&entry, state);
         // The fan-out assigns the rest.
         walks |= more && state.request_walk();
-        let is_counted = state.counters.sequence != before.sequence;
         if is_counted {
             state.settle(&self.shared.revision);
         }
         let first = state.rearm(&entry);
         drop(guard);
         if walks {
-            self.fanout.add(Arc::clone(&entry), counted.then_some(now));
+            self.fanout.add(Arc::clone(&entry), is_counted.then_some(now));
         }
         if first {
             self.timers().waker.wake();

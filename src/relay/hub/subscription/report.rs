@@ -55,7 +55,7 @@ impl Hub {
             if is_closed {
                 // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
                 // decided then.
-                return false;
+                return;
             }
             _ = inbox.get_or_insert(entry, &subscription, is_busy);
             let finds_more = inbox.report(&subscription, (entry, state), report, now);
@@ -63,11 +63,9 @@ impl Hub {
             drop(inbox);
             // R11: no listener was told of these messages, so all are woken as by a notification.
             let at_once = finds_more.then_some(Duration::ZERO);
-            let mut is_counted = false;
             for delay in at_once.into_iter().chain(report.visible_in) {
-                is_counted |= self.add_wake(entry, state, delay, Timer::default(), now);
+                self.add_wake(entry, state, delay, Timer::default(), now);
             }
-            is_counted
         });
         drop(batch);
         if is_closed {
@@ -94,11 +92,7 @@ impl Hub {
         if entry.lock().is_dead {
             return;
         }
-        let mut batch = WakeBatch::default();
-        self.update(entry, true, now, &mut batch, |entry, state| {
-            change(entry, state);
-            false
-        });
+        self.update(entry, true, now, &mut WakeBatch::default(), change);
     }
 
     /// A stream has sent all its messages. Queues that waited for this may assign more to it, a few

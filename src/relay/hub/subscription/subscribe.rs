@@ -138,7 +138,6 @@ impl Hub {
                 }
             }
             note_joined(subscription, state, now);
-            false
         });
     }
 

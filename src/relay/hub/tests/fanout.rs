@@ -112,7 +112,6 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
         hub.update(queue_entry, false, START, batch, |_, state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
             state.count(&Arc::from("tests"), &notification(name), START);
-            true
         });
     };
     let request = std::panic::AssertUnwindSafe(|| {
