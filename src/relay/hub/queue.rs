@@ -267,11 +267,6 @@ impl QueueState {
         coordinator.is_some_and(|one| one.groups().next().is_some())
     }
 
-    /// Returns whether several streams may get the same entry.
-    pub(super) fn has_several(&self) -> bool {
-        self.outside.len() > 1
-    }
-
     /// Returns the causes that this relay has counted and not told to others; of a relay alone, all.
     pub(super) fn own_causes(&self) -> u64 {
         let known = self.announced.as_ref();
@@ -392,23 +387,11 @@ impl QueueState {
         [self.outside.named.capacity(), self.timers.capacity()]
     }
 
-    /// Removes a subscriber that names the queue.
-    pub(super) fn remove_subscriber(&mut self, id: SubscriptionId, now: Tick) {
-        self.outside.named.remove(id);
-        self.left_at = now;
-        if !self.has_several() {
-            self.encoded = EncodingCache::default();
-        }
-        self.subscriber_left(id, now);
-    }
-
-    /// A listener outside of groups left.
+    /// A listener left: one outside of groups may have been asked for a check. The coordinator runs next.
     pub(super) fn subscriber_left(&mut self, id: SubscriptionId, now: Tick) {
-        if let Some(coordinator) = &mut self.coordinator
-            && let Some(sentinel) = &mut coordinator.sentinel
-        {
+        let coordinator = self.coordinator.as_mut();
+        if let Some(sentinel) = coordinator.and_then(|one| one.sentinel.as_mut()) {
             sentinel.leave(id, now);
-            coordinator.reconcile_at = coordinator.reconcile_at.min(sentinel.due);
         }
     }
 }

@@ -344,7 +344,7 @@ impl Subscription {
                 let (sequence, delta) = (head.sequence, head.delta_since(&from));
                 // The reason follows from the two positions, so the encoding fits other subscribers at
                 // the same position.
-                let is_shared = counted.is_some() && state.has_several();
+                let is_shared = counted.is_some() && state.outside.len() > 1;
                 (
                     Assignment {
                         reason,

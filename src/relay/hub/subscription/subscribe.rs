@@ -16,6 +16,7 @@ use super::super::{
     core::{Detaching, Hub},
     cursor::CursorPool,
     decisions::{Decision, DecisionKind},
+    group::Group,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
@@ -310,15 +311,14 @@ impl Hub {
                 continue;
             };
             self.reconcile(entry, now, |_, state| {
-                if state.outside.named.contains(subscription.id) {
-                    state.remove_subscriber(subscription.id, now);
-                } else if let Some(group) = state.group_of(subscription)
-                    && group.members.leave_named(subscription)
-                {
-                    state.left_at = now;
-                } else {
+                let group_left = |group: &mut Group| group.members.leave_named(subscription);
+                let was_there = state.outside.named.remove(subscription.id)
+                    || state.group_of(subscription).is_some_and(group_left);
+                if !was_there {
                     return;
                 }
+                state.left_at = now;
+                state.subscriber_left(subscription.id, now);
                 let kind = DecisionKind::Left;
                 state.note(|sequence| Decision::about(subscription, kind, sequence, now));
             });
