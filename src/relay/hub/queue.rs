@@ -196,17 +196,16 @@ impl QueueEntry {
         {
             let node = list.checked_sub(1).map(|at| &nodes[at]);
             let named = std::mem::take(&mut state.outside.named);
-            let mut has_room = true;
             let owe = |one: &Arc<Subscription>| {
-                has_room &= one.owe(self, state, Owed::Events(*from), batch);
+                let has_room = one.owe(self, state, Owed::Events(*from), batch);
+                if let Some(node) = node.filter(|_| !has_room) {
+                    node.set_needed();
+                }
             };
             let last = match node {
                 None => named.each_after(after, SUBSCRIBERS_PER_STEP, owe),
                 Some(node) => node.lock().each_after(after, SUBSCRIBERS_PER_STEP, owe),
             };
-            if let Some(node) = node.filter(|_| !has_room) {
-                node.set_needed();
-            }
             state.outside.named = named;
             let list = list + usize::from(last.is_none());
             return Some(WalkPlace { list, after: last });
@@ -330,8 +329,7 @@ impl QueueState {
             return false;
         }
         let inline = entry.shared.config.inline.min(SUBSCRIBERS_PER_STEP);
-        let few = self.outside.len() <= inline;
-        if few && self.walks == 0 {
+        if self.outside.len() <= inline && self.walks == 0 {
             self.told = joined;
             self.owe_all(entry, from, batch);
             return false;
