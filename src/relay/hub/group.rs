@@ -290,14 +290,12 @@ impl Group {
         self.request_wake(WakeReason::Reassigned);
         // Where no remaining member reads its stream, the redelivery is parked until one does. It
         // would otherwise fire every claim time-out for nothing.
-        let parked = !self.members.has(self.members.not_tried());
-        self.rearm_claim(match parked {
-            true => Tick::NEVER,
-            false => now + self.shared.config.claim_timeout,
-        });
-        if parked {
-            self.pass_on_given_up();
-        }
+        let due = match self.members.has(self.members.not_tried()) {
+            true => now + self.shared.config.claim_timeout,
+            false => Tick::NEVER,
+        };
+        self.rearm_claim(due);
+        self.pass_on_given_up();
     }
 
     /// Takes a member's report. `polled`: it polled the queue since its wake-up. `finds_more`: it found
@@ -321,10 +319,10 @@ impl Group {
         let is_done = is_drained && member.notified_up_to <= Some(report.sequence);
         match report.state {
             ReportState::Busy => {
-                let lease = Some(now + self.shared.config.busy_lease);
-                self.members.set_busy(id, true, lease);
+                let lease = now + self.shared.config.busy_lease;
+                self.members.set_lease(id, Some(lease));
             }
-            ReportState::Drained if is_done => self.members.set_busy(id, false, None),
+            ReportState::Drained if is_done => self.members.set_lease(id, None),
             ReportState::Drained => {}
             ReportState::Unspecified => return,
         }

@@ -342,17 +342,16 @@ impl Members {
         self.reorder(id, |member| member.woken_order = wake_count);
     }
 
-    pub(crate) fn set_busy(&mut self, id: SubscriptionId, busy: bool, lease: Option<Tick>) {
+    /// A member is busy until its lease ends, or idle without one.
+    pub(crate) fn set_lease(&mut self, id: SubscriptionId, lease: Option<Tick>) {
         let Some(member) = self.get_mut(id) else {
             return;
         };
         if let Some(end) = std::mem::replace(&mut member.lease, lease) {
             self.leases.remove(&(end, id));
         }
-        if let Some(end) = lease {
-            self.leases.insert((end, id));
-        }
-        self.reorder(id, |member| member.busy = busy);
+        self.leases.extend(lease.map(|end| (end, id)));
+        self.reorder(id, |member| member.busy = lease.is_some());
     }
 
     fn reorder(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Member)) {

@@ -141,15 +141,12 @@ impl QueueState {
         let Some(coordinator) = &mut self.coordinator else {
             return false;
         };
-        // A turn that nobody can take goes to the next one.
-        if let Some(turn_of_others) = coordinator.run_due(&head, others, now)
-            && !(turn_of_others && self.ask(entry, now, batch))
-        {
-            let coordinator = self.coordinator.as_mut();
-            let by_group = coordinator.is_some_and(|one| one.check_groups(&head.counters, now));
-            if !by_group {
-                self.ask(entry, now, batch);
-            }
+        if let Some(turn_of_others) = coordinator.run_due(&head, others, now) {
+            // A turn that nobody can take goes to the next one.
+            let by_group = |one: &mut Box<Coordinator>| one.check_groups(&head.counters, now);
+            _ = turn_of_others && self.ask(entry, now, batch)
+                || self.coordinator.as_mut().is_some_and(by_group)
+                || self.ask(entry, now, batch);
         }
         self.assign(entry, batch)
     }
