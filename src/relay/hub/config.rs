@@ -3,11 +3,7 @@
 use std::{sync::atomic::AtomicU64 as PlainU64, time::Duration};
 
 use super::{
-    counters::Epoch,
-    cursor::CursorLimits,
-    pattern::Patterns,
-    queue::QueueEntry,
-    sync::{AtomicU64, Ordering},
+    counters::Epoch, cursor::CursorLimits, pattern::Patterns, queue::QueueEntry, sync::AtomicU64,
     timers::TimerOrder,
 };
 
@@ -104,10 +100,5 @@ impl Shared {
             unassigned: PlainU64::default(),
             config,
         }
-    }
-
-    /// Returns whether one more group finds room.
-    pub(super) fn has_room(&self) -> bool {
-        self.groups.load(Ordering::Relaxed) < self.config.max_groups as u64
     }
 }

@@ -122,11 +122,6 @@ impl Group {
         }
     }
 
-    /// Returns whether it has members, or may have had some since that was noted.
-    pub(super) fn may_have_members(&self) -> bool {
-        self.left_at.is_none() || !self.members.is_empty()
-    }
-
     /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing is
     /// pending for the group or a member. One without members is kept for its position.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {

@@ -16,6 +16,7 @@ use super::super::{
     queue::QueueEntry,
     queue_check::QueueCheck,
     subscription::Subscription,
+    sync::Ordering,
 };
 use crate::{
     base::clock::Tick,
@@ -72,33 +73,24 @@ impl Coordinator {
         self.groups().map(|group| group.members.all.len()).sum()
     }
 
-    /// Returns whether the group is known or there is room for one more. Groups without members
-    /// give way.
-    pub(crate) fn has_room(&self, name: &GroupName) -> bool {
-        let active = self.groups().filter(|group| group.may_have_members());
-        let has_room = active.count() < self.shared.config.max_groups_per_queue;
-        has_room && self.shared.has_room() || self.knows(name)
-    }
-
-    pub(crate) fn knows(&self, name: &GroupName) -> bool {
-        self.groups.contains_key(name)
-    }
-
-    /// Adds a member that names the queue. A new group starts at the queue's head, and one member must
-    /// check.
+    /// Adds a member that names the queue; returns `false` where there is no room for its group. A new
+    /// group starts at the queue's head, and one member must check.
     pub(crate) fn join(
         &mut self,
         name: &GroupName,
         subscription: &Arc<Subscription>,
         head: &QueueHead,
-    ) {
-        if !self.knows(name) {
-            self.make_group(name, head)
-                .request_wake(WakeReason::CatchUp);
+    ) -> bool {
+        if !self.groups.contains_key(name)
+            && let Some(group) = self.make_group(name, head)
+        {
+            group.request_wake(WakeReason::CatchUp);
         }
-        if let Some(group) = self.group(name) {
-            group.members.join_named(subscription);
-        }
+        let Some(group) = self.group(name) else {
+            return false;
+        };
+        group.members.join_named(subscription);
+        true
     }
 
     /// Sets the nodes of the groups' patterns that match the queue. A group that is new starts at
@@ -124,23 +116,28 @@ impl Coordinator {
             group.set_nodes(entry, nodes);
         }
         for (name, nodes) in of_groups {
-            if !self.has_room(&name) {
-                others.extend(nodes);
-                continue;
+            match self.make_group(&name, head) {
+                Some(group) => {
+                    group.set_nodes(entry, nodes);
+                    group.unchecked = is_known;
+                }
+                None => others.extend(nodes),
             }
-            let group = self.make_group(&name, head);
-            group.set_nodes(entry, nodes);
-            group.unchecked = is_known;
         }
         others
     }
 
-    fn make_group(&mut self, name: &GroupName, head: &QueueHead) -> &mut Group {
-        if self.groups.len() >= self.shared.config.max_groups_per_queue {
-            self.groups.retain(|_, group| group.may_have_members());
+    /// Makes a group where there is room for one more. Those without members give way.
+    fn make_group(&mut self, name: &GroupName, head: &QueueHead) -> Option<&mut Box<Group>> {
+        let config = &self.shared.config;
+        if self.groups.len() >= config.max_groups_per_queue {
+            let has_members = |group: &Group| group.left_at.is_none() || !group.members.is_empty();
+            self.groups.retain(|_, group| has_members(group));
         }
+        let has_room = self.groups.len() < config.max_groups_per_queue
+            && self.shared.groups.load(Ordering::Relaxed) < config.max_groups as u64;
         let make = || Box::new(Group::new(name.clone(), head, &self.shared));
-        self.groups.entry(name.clone()).or_insert_with(make)
+        has_room.then(|| self.groups.entry(name.clone()).or_insert_with(make))
     }
 
     /// Notes which groups have members, and forgets those that are kept no longer.

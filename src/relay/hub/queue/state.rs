@@ -78,11 +78,7 @@ impl QueueState {
     ) -> bool {
         let head = self.head();
         let coordinator = self.coordinator(entry, now);
-        let has_room = coordinator.has_room(name);
-        if has_room {
-            coordinator.join(name, subscription, &head);
-        }
-        has_room
+        coordinator.join(name, subscription, &head)
     }
 
     /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report
