@@ -20,7 +20,7 @@ use super::{
     config::HubConfig,
     counters::Counters,
     cursor::CursorPool,
-    decisions::Decision,
+    decisions::DecisionKind,
     inbox::{Filled, Inbox},
     mailbox::{Mailbox, SubscriptionId, WakeBatch},
     members::Assignment,
@@ -386,7 +386,8 @@ impl Subscription {
             }
         }
         cursor.note_held(self, state);
-        state.note(|_| Decision::woken(self, work.reason, work.sequence, now));
+        let (kind, reason) = (DecisionKind::Woken, work.reason);
+        state.note(kind, Some(self), reason, work.sequence, now);
         filled.add(work.delta.notifications, work.reason);
         true
     }

@@ -102,19 +102,40 @@ impl NotedDecisions {
 }
 
 impl QueueState {
-    /// Notes a decision, if an operator watches the queue. `decision` gets the queue's sequence.
-    pub(in super::super) fn note(&mut self, decision: impl FnOnce(u64) -> Decision) {
-        let Some(noted) = &mut self.noted else {
-            return;
-        };
-        let decision = decision(self.counters.sequence);
-        if !noted.is_current(decision.at) {
+    /// Notes a decision, if an operator watches the queue. The reason of a wake-up says which kind it is.
+    pub(in super::super) fn note(
+        &mut self,
+        kind: DecisionKind,
+        listener: Option<&Subscription>,
+        reason: WakeReason,
+        sequence: u64,
+        now: Tick,
+    ) {
+        let noted = self.noted.as_mut();
+        let Some(noted) = noted.filter(|noted| noted.is_current(now)) else {
             self.noted = None;
             return;
-        }
+        };
+        let decision = Decision {
+            at: now,
+            kind: match reason {
+                WakeReason::Sentinel => DecisionKind::Checked,
+                WakeReason::Reassigned => DecisionKind::Reassigned,
+                _ => kind,
+            },
+            sequence,
+            listener: listener.map(|one| one.listener_id.clone()),
+            group: listener.and_then(|one| one.group.clone()),
+            reason,
+        };
         let decisions = &mut noted.decisions;
         // A busy listener reports after each get.
-        decisions.pop_back_if(|newest| decision.repeats(newest));
+        decisions.pop_back_if(|newest| {
+            Decision {
+                at: now,
+                ..newest.clone()
+            } == decision
+        });
         if decisions.len() == KEPT {
             decisions.pop_front();
         }
@@ -131,64 +152,13 @@ impl QueueState {
                 true => WakeReason::Unspecified,
                 false => WakeReason::Timed,
             };
-            self.note(|sequence| Decision {
-                at: now,
-                kind: DecisionKind::Notified,
-                sequence,
-                listener: None,
-                group: None,
-                reason,
-            });
+            self.note(DecisionKind::Notified, None, reason, sequence, now);
         }
         let groups = self.coordinator.iter().flat_map(|one| one.groups());
-        let aside: Vec<_> = groups
-            .flat_map(|group| group.not_woken(sequence, ASIDE))
-            .collect();
-        for member in aside {
-            self.note(|sequence| Decision::about(&member, DecisionKind::StoodAside, sequence, now));
+        let aside = groups.flat_map(|group| group.not_woken(sequence, ASIDE));
+        for member in aside.collect::<Vec<_>>() {
+            let (kind, reason) = (DecisionKind::StoodAside, WakeReason::Unspecified);
+            self.note(kind, Some(&*member), reason, sequence, now);
         }
-    }
-}
-
-impl Decision {
-    /// Makes a decision about a listener.
-    pub(crate) fn about(
-        listener: &Subscription,
-        kind: DecisionKind,
-        sequence: u64,
-        now: Tick,
-    ) -> Self {
-        Self {
-            at: now,
-            kind,
-            sequence,
-            listener: Some(listener.listener_id.clone()),
-            group: listener.group.clone(),
-            reason: WakeReason::Unspecified,
-        }
-    }
-
-    /// Makes the decision of a wake-up that the listener's stream has taken.
-    pub(crate) fn woken(
-        listener: &Subscription,
-        reason: WakeReason,
-        sequence: u64,
-        now: Tick,
-    ) -> Self {
-        let kind = match reason {
-            WakeReason::Sentinel => DecisionKind::Checked,
-            WakeReason::Reassigned => DecisionKind::Reassigned,
-            _ => DecisionKind::Woken,
-        };
-        Self {
-            reason,
-            ..Self::about(listener, kind, sequence, now)
-        }
-    }
-
-    fn repeats(&self, earlier: &Self) -> bool {
-        let subject = |one: &Self| (one.kind, one.sequence, one.reason);
-        subject(self) == subject(earlier)
-            && (&self.listener, &self.group) == (&earlier.listener, &earlier.group)
     }
 }

@@ -101,8 +101,7 @@ impl Hub {
             guard = entry.lock_with_nodes(now);
         }
         let state = &mut *guard;
-        let before = state.counters;
-        let noted = state.noted.is_some().then(|| state.own_causes());
+        let (before, own_causes) = (state.counters, state.own_causes());
         change(&entry, state);
         let is_counted = state.counters.sequence != before.sequence;
         state.guard(&entry, now);
@@ -110,9 +109,7 @@ impl Hub {
         // Before a check is assigned: who is asked then is owed the count already.
         let mut walks = is_counted && state.owe_count(&entry, &before, batch);
         let more = (reconcile || state.is_grouped()) && state.reconcile(&entry, now, batch);
-        if let Some(own_causes) = noted
-            && is_counted
-        {
+        if is_counted && state.noted.is_some() {
             state.note_count(own_causes, now);
         }
         let cluster = self.shared.config.cluster;

@@ -15,7 +15,7 @@ use std::{
 use super::super::{
     counters::Delta,
     cursor::Cursor,
-    decisions::{Decision, DecisionKind},
+    decisions::DecisionKind,
     load::{REQUESTS, RequestedReads, StreamLoad},
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
@@ -372,7 +372,8 @@ impl Inbox {
         let was_busy = std::mem::replace(&mut cursor.reported_busy, is_busy);
         state.busy = (state.busy + u32::from(is_busy)).saturating_sub(was_busy.into());
         if let Some(kind) = decided {
-            state.note(|_| Decision::about(subscription, kind, sequence, now));
+            let reason = WakeReason::Unspecified;
+            state.note(kind, Some(subscription), reason, sequence, now);
         }
         let is_member = cursor.is_member;
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);

@@ -15,7 +15,7 @@ use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 use super::super::{
     core::{Detaching, Hub},
     cursor::CursorPool,
-    decisions::{Decision, DecisionKind},
+    decisions::DecisionKind,
     group::Group,
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
@@ -138,7 +138,7 @@ impl Hub {
                     subscription.owe(entry, state, Owed::CatchUp, &mut wakes);
                 }
             }
-            note_joined(subscription, state, now);
+            note_change(subscription, DecisionKind::Joined, state, now);
         });
     }
 
@@ -241,7 +241,7 @@ impl Hub {
                 subscription.owe(entry, state, Owed::CatchUp, batch);
             }
             state.told = 0;
-            note_joined(subscription, state, now);
+            note_change(subscription, DecisionKind::Joined, state, now);
         });
         is_named
     }
@@ -319,8 +319,7 @@ impl Hub {
                 }
                 state.left_at = now;
                 state.subscriber_left(subscription.id, now);
-                let kind = DecisionKind::Left;
-                state.note(|sequence| Decision::about(subscription, kind, sequence, now));
+                note_change(subscription, DecisionKind::Left, state, now);
             });
         }
         let count = subscription.named as u64;
@@ -405,9 +404,11 @@ impl Hub {
     }
 }
 
-fn note_joined(subscription: &Subscription, state: &mut QueueState, now: Tick) {
+/// A listener of the queue has come, or left.
+fn note_change(subscription: &Subscription, kind: DecisionKind, state: &mut QueueState, now: Tick) {
     state.is_unserved = false;
-    state.note(|sequence| Decision::about(subscription, DecisionKind::Joined, sequence, now));
+    let (reason, sequence) = (WakeReason::Unspecified, state.counters.sequence);
+    state.note(kind, Some(subscription), reason, sequence, now);
 }
 
 #[cold]
