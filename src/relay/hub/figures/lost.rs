@@ -80,20 +80,18 @@ impl Hub {
 
     /// Takes the lost listeners that the log does not name yet.
     pub(crate) fn take_lost(&self) -> Vec<ListenerStats> {
-        let list = lock(&self.lost);
-        if list.values().all(|lost| lost.is_logged) {
+        if lock(&self.lost).values().all(|lost| lost.is_logged) {
             return Vec::new();
         }
-        let ids: HashSet<_> = list.keys().copied().collect();
-        drop(list);
         let mut some = self.subscriptions_after(None, STEP);
-        while let Some(last) = some.last().map(|open| open.id) {
-            let others = some.iter().filter(|open| !ids.contains(&open.id));
-            let back: HashSet<_> = others.map(|open| open.listener_id.clone()).collect();
-            let is_back = |lost: &LostListener| back.contains(&lost.stats.listener_id);
+        while let Some(last) = some.last() {
+            let mut list = lock(&self.lost);
             // One that came back and was lost meanwhile stays.
-            lock(&self.lost).retain(|id, lost| !ids.contains(id) || !is_back(lost));
-            some = self.subscriptions_after(Some(last), STEP);
+            let others = some.iter().filter(|open| !list.contains_key(&open.id));
+            let back: HashSet<_> = others.map(|open| open.listener_id.clone()).collect();
+            list.retain(|_, lost| !back.contains(&lost.stats.listener_id));
+            drop(list);
+            some = self.subscriptions_after(Some(last.id), STEP);
         }
         let mut list = lock(&self.lost);
         let unlogged = list.values_mut().filter(|lost| !lost.is_logged);

@@ -98,12 +98,14 @@ impl Hub {
             };
             survey.listeners += 1;
             survey.polling += usize::from(one.mailbox.polls(now));
-            if let Some(span) = silent_for {
-                survey.silent.push(SurveyedListener::new(one, span));
-            }
-            if let Some(span) = busy_for.filter(|span| *span >= LONG) {
-                survey.busy.push(SurveyedListener::new(one, span));
-            }
+            let named = |span| SurveyedListener {
+                listener_id: one.listener_id.clone(),
+                queue: one.selectors.first().cloned(),
+                span,
+            };
+            survey.silent.extend(silent_for.map(named));
+            let busy_for = busy_for.filter(|span| *span >= LONG);
+            survey.busy.extend(busy_for.map(named));
         }
         for named in [&mut survey.silent, &mut survey.busy] {
             named.sort_by_key(|one| Reverse(one.span));
@@ -138,16 +140,6 @@ impl Subscription {
             polling: self.mailbox.polls(now),
             silent_for: inbox.silent_for(self, now).filter(|_| woken),
             busy_for: busy_since.map(|since| now.since(since)),
-        }
-    }
-}
-
-impl SurveyedListener {
-    fn new(subscription: &Subscription, span: Duration) -> Self {
-        Self {
-            listener_id: subscription.listener_id.clone(),
-            queue: subscription.selectors.first().cloned(),
-            span,
         }
     }
 }
