@@ -23,11 +23,8 @@ use crate::{
 /// The load of all streams.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// Signed: two threads may apply their changes in either order.
-    pairs: AtomicI64,
-    awake: AtomicI64,
-    polling: AtomicI64,
-    tasks: AtomicI64,
+    /// The sums of [`StreamLoad`]. Signed: two threads may apply their changes in either order.
+    levels: [AtomicI64; 4],
     slept: Mutex<Slept>,
     requested: [AtomicU64; 3],
 }
@@ -42,15 +39,9 @@ struct Slept {
     polls_avoided: u64,
 }
 
-/// What one stream does at present, by its newest reports; none without a subscription.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StreamLoad {
-    /// Its sleeping pairs.
-    pub(crate) pairs: i64,
-    pub(crate) tasks: i64,
-    pub(crate) awake: i64,
-    pub(crate) polling: i64,
-}
+/// What one stream does at present, by its newest reports: its sleeping pairs and its dequeue tasks, and 1
+/// where it is awake, and where it polls.
+pub(crate) type StreamLoad = [i64; 4];
 
 /// The load at one moment.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -86,19 +77,21 @@ impl Load {
     pub(crate) fn stats(&self) -> LoadStats {
         let requested = self.requested.each_ref();
         let [catch_ups, sentinels, reassigned] = requested.map(|sum| sum.load(Relaxed));
+        let [_, tasks, awake, polling] = self.levels();
         LoadStats {
-            awake: level(&self.awake),
-            polling: level(&self.polling),
-            tasks: level(&self.tasks),
+            awake,
+            polling,
+            tasks,
             catch_ups,
             sentinels,
             reassigned,
         }
     }
-}
 
-fn level(of: &AtomicI64) -> u64 {
-    u64::try_from(of.load(Relaxed)).unwrap_or_default()
+    fn levels(&self) -> [u64; 4] {
+        let levels = self.levels.each_ref();
+        levels.map(|level| u64::try_from(level.load(Relaxed)).unwrap_or_default())
+    }
 }
 
 impl Hub {
@@ -107,12 +100,7 @@ impl Hub {
     pub(in super::super) fn note_load(&self, inbox: &mut Inbox, subscription: &Subscription) {
         let new = inbox.load(subscription);
         let old = std::mem::replace(&mut inbox.noted_load, new);
-        for (level, new, old) in [
-            (&self.load.pairs, new.pairs, old.pairs),
-            (&self.load.tasks, new.tasks, old.tasks),
-            (&self.load.awake, new.awake, old.awake),
-            (&self.load.polling, new.polling, old.polling),
-        ] {
+        for (level, (new, old)) in self.load.levels.iter().zip(new.into_iter().zip(old)) {
             if new != old {
                 level.fetch_add(new - old, Relaxed);
             }
@@ -125,7 +113,8 @@ impl Hub {
     pub(crate) fn polls_avoided(&self, now: Tick) -> u64 {
         let mut slept = lock(&self.load.slept);
         let span = nanos(now.min(self.degraded_from()).since(slept.at));
-        slept.pair_nanos += u128::from(level(&self.load.pairs)) * u128::from(span);
+        let [pairs, ..] = self.load.levels();
+        slept.pair_nanos += u128::from(pairs) * u128::from(span);
         slept.at = slept.at.max(now);
         let polls = slept.pair_nanos / u128::from(nanos(self.shared.config.assumed_poll).max(1));
         let asked = self.load.requested.iter();

@@ -392,12 +392,12 @@ impl Inbox {
             return StreamLoad::default();
         }
         let pairs = i64::try_from(subscription.selectors.len()).unwrap_or(i64::MAX);
-        StreamLoad {
-            pairs: pairs - i64::from(self.awake_queues),
-            tasks: self.tasks,
-            awake: i64::from(!self.polls && self.awake_queues > 0),
-            polling: i64::from(self.polls),
-        }
+        [
+            pairs - i64::from(self.awake_queues),
+            self.tasks,
+            i64::from(!self.polls && self.awake_queues > 0),
+            i64::from(self.polls),
+        ]
     }
 
     fn note_tasks(&mut self, before: u32, after: u32) {
