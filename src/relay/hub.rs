@@ -70,4 +70,4 @@ use self::{
 };
 
 #[cfg(test)]
-pub(crate) use self::{fanout::Walk, load::LoadStats, subscription::Subscription};
+pub(crate) use self::{fanout::Walk, subscription::Subscription};

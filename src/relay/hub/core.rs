@@ -13,7 +13,7 @@ use super::{
     fanout::Fanout,
     forgetting::Eviction,
     increments::IncrementList,
-    load::{Load, LoadStats},
+    load::Load,
     lost::LostListeners,
     mailbox::{SubscriptionId, WakeBatch},
     map::QueueMap,
@@ -93,7 +93,14 @@ pub(crate) struct HubStats {
     /// Queues that subscriptions name, or have something to do with, and timers of all queues.
     pub(crate) cursors: u64,
     pub(crate) timers: u64,
-    pub(crate) load: LoadStats,
+    /// Streams that are awake, those that poll, and the dequeue tasks of all.
+    pub(crate) awake: u64,
+    pub(crate) polling: u64,
+    pub(crate) tasks: u64,
+    /// Wake-ups sent without a notification, by reason.
+    pub(crate) catch_ups: u64,
+    pub(crate) sentinels: u64,
+    pub(crate) reassigned: u64,
     /// Messages for which no member of a group was ready.
     pub(crate) unassigned: u64,
 }
@@ -302,6 +309,8 @@ impl Hub {
     }
 
     pub(crate) fn stats(&self) -> HubStats {
+        let [_, tasks, awake, polling] = self.load.levels();
+        let [catch_ups, sentinels, reassigned] = self.load.requested();
         HubStats {
             notified: self.metrics.notified.load(Ordering::Relaxed),
             messages: self.metrics.messages.load(Ordering::Relaxed),
@@ -314,7 +323,12 @@ impl Hub {
             cursors: self.shared.cursors.taken(),
             timers: self.timers_set.load(Ordering::Relaxed)
                 + self.timers_reported.load(Ordering::Relaxed),
-            load: self.load.stats(),
+            awake,
+            polling,
+            tasks,
+            catch_ups,
+            sentinels,
+            reassigned,
             unassigned: self.shared.unassigned.load(Ordering::Relaxed),
         }
     }

@@ -122,10 +122,10 @@ impl RelayStatus {
             wake_notifications = sent.notifications.load(Relaxed),
                 "Notifications covered by wake messages";
             messages = stats.messages, "Messages of the counted notifications";
-            catch_ups = stats.load.catch_ups,
+            catch_ups = stats.catch_ups,
                 "Wake-ups sent because the relay is not certain what the subscriber has seen";
-            sentinel_checks = stats.load.sentinels, "Periodic checks that listeners were asked for";
-            reassigned_wakeups = stats.load.reassigned,
+            sentinel_checks = stats.sentinels, "Periodic checks that listeners were asked for";
+            reassigned_wakeups = stats.reassigned,
                 "Wake-ups that went to another member of a group";
             polls_avoided = figures.polls_avoided,
                 "Reads that polling listeners would have made while these slept, less those that the relay asked for";
@@ -151,11 +151,11 @@ impl RelayStatus {
             subscriptions = stats.subscriptions, "Subscriptions with an open stream";
             subscriptions_asleep = figures.levels.asleep,
                 "Subscriptions without a dequeue task, by their newest reports";
-            subscriptions_awake = stats.load.awake,
+            subscriptions_awake = stats.awake,
                 "Subscriptions with dequeue tasks, by their newest reports";
-            subscriptions_polling = stats.load.polling,
+            subscriptions_polling = stats.polling,
                 "Subscriptions that poll without wake-ups, by their newest reports";
-            active_dequeue_tasks = stats.load.tasks,
+            active_dequeue_tasks = stats.tasks,
                 "Dequeue tasks of all listeners, by their newest reports";
             unassigned_messages = stats.unassigned,
                 "Messages for which no member of a group was ready";

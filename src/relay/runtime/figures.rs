@@ -80,7 +80,6 @@ impl RelayInner {
         let (hub, counters, now) = (self.hub.stats(), &self.counters, self.clock.now());
         let refused = [Refused::Notify, Refused::Subscribe, Refused::Report];
         let refused = refused.map(|of| counters.refusals.count(of as usize));
-        let load = &hub.load;
         RelayFigures {
             uptime: now.since(Tick::default()),
             totals: Totals {
@@ -90,9 +89,9 @@ impl RelayInner {
                 wake_entries: counters.entries.load(Relaxed),
                 timed: hub.timed,
                 heartbeats: counters.heartbeats.load(Relaxed),
-                catch_ups: load.catch_ups,
-                sentinels: load.sentinels,
-                reassigned: load.reassigned,
+                catch_ups: hub.catch_ups,
+                sentinels: hub.sentinels,
+                reassigned: hub.reassigned,
                 refused: refused.iter().sum(),
                 wake_latency: Some(buckets(&counters.wake_latency)),
                 handler_latency: Some(buckets(&counters.handler_latency)),
@@ -100,10 +99,10 @@ impl RelayInner {
             levels: Levels {
                 queues: hub.queues,
                 subscriptions: hub.subscriptions,
-                asleep: hub.subscriptions.saturating_sub(load.awake + load.polling),
-                awake: load.awake,
-                polling: load.polling,
-                active_dequeue_tasks: load.tasks,
+                asleep: hub.subscriptions.saturating_sub(hub.awake + hub.polling),
+                awake: hub.awake,
+                polling: hub.polling,
+                active_dequeue_tasks: hub.tasks,
                 timers: hub.timers,
                 unassigned: hub.unassigned,
                 ..Levels::default()

@@ -43,19 +43,6 @@ struct Slept {
 /// where it is awake, and where it polls.
 pub(crate) type StreamLoad = [i64; 4];
 
-/// The load at one moment.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LoadStats {
-    pub(crate) awake: u64,
-    pub(crate) polling: u64,
-    /// Dequeue tasks.
-    pub(crate) tasks: u64,
-    /// Wake-ups sent without a notification, by reason.
-    pub(crate) catch_ups: u64,
-    pub(crate) sentinels: u64,
-    pub(crate) reassigned: u64,
-}
-
 /// Entries of a Wake by which the relay asks for reads without a notification, in the order of
 /// [`REQUESTS`].
 pub(crate) type RequestedReads = [u32; REQUESTS.len()];
@@ -74,21 +61,12 @@ impl Load {
         }
     }
 
-    pub(crate) fn stats(&self) -> LoadStats {
-        let requested = self.requested.each_ref();
-        let [catch_ups, sentinels, reassigned] = requested.map(|sum| sum.load(Relaxed));
-        let [_, tasks, awake, polling] = self.levels();
-        LoadStats {
-            awake,
-            polling,
-            tasks,
-            catch_ups,
-            sentinels,
-            reassigned,
-        }
+    pub(crate) fn requested(&self) -> [u64; REQUESTS.len()] {
+        self.requested.each_ref().map(|sum| sum.load(Relaxed))
     }
 
-    fn levels(&self) -> [u64; 4] {
+    /// Returns the sums of [`StreamLoad`].
+    pub(crate) fn levels(&self) -> [u64; 4] {
         let levels = self.levels.each_ref();
         levels.map(|level| u64::try_from(level.load(Relaxed)).unwrap_or_default())
     }
@@ -117,8 +95,7 @@ impl Hub {
         slept.pair_nanos += u128::from(pairs) * u128::from(span);
         slept.at = slept.at.max(now);
         let polls = slept.pair_nanos / u128::from(nanos(self.shared.config.assumed_poll).max(1));
-        let asked = self.load.requested.iter();
-        let asked: u64 = asked.map(|sum| sum.load(Relaxed)).sum();
+        let asked: u64 = self.load.requested().iter().sum();
         let avoided = u64::try_from(polls.saturating_sub(asked.into())).unwrap_or(u64::MAX);
         slept.polls_avoided = slept.polls_avoided.max(avoided);
         slept.polls_avoided
