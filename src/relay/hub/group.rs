@@ -242,8 +242,14 @@ impl Group {
         self.check_requested
     }
 
-    /// The queue has counted up to `head`: new work needs a report in time.
-    pub(super) fn note_counted(&mut self, head: &Counters, now: Tick) {
+    /// Returns when the group has work to do.
+    pub(super) fn due(&self) -> Tick {
+        self.claim_due().min(self.members.next_lease_end())
+    }
+
+    /// Runs the due work. What the queue has counted up to `head` needs a report in time. A wake-up that
+    /// its member has not covered (R13), or whose BUSY lease has lapsed (R14), is redelivered.
+    pub(super) fn run_due(&mut self, head: &Counters, now: Tick) {
         let new = head.sequence > self.position.sequence;
         if new {
             self.owed_up_to = head.sequence;
@@ -253,16 +259,6 @@ impl Group {
         if asks || new && self.claim_due() == Tick::NEVER {
             self.open_claim(now);
         }
-    }
-
-    /// Returns when the group has work to do.
-    pub(super) fn due(&self) -> Tick {
-        self.claim_due().min(self.members.next_lease_end())
-    }
-
-    /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
-    /// lapsed (R14), is redelivered.
-    pub(super) fn run_due(&mut self, now: Tick) {
         self.ask_who_joined(now);
         while let Some(id) = self.members.pop_expired_lease(now) {
             if planted!(LeaseNeverLapses) {

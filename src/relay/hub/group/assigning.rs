@@ -82,8 +82,6 @@ impl Group {
         limit: &mut usize,
         batch: &mut WakeBatch,
     ) -> bool {
-        // It may be called for a head that no due work was run for.
-        self.note_counted(&head.counters, now);
         // The reason for events after the group's position.
         let counted = head.wake_reason(&self.position);
         let (head, has_increments) = (&head.counters, head.has_increments);

@@ -170,8 +170,7 @@ impl Coordinator {
     pub(crate) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> Option<bool> {
         self.note_members(now);
         for group in self.active() {
-            group.note_counted(&head.counters, now);
-            group.run_due(now);
+            group.run_due(&head.counters, now);
         }
         self.now = now;
         let turn_of_others = self.begin_check(others, now);
