@@ -151,11 +151,11 @@ impl Members {
 
     /// Returns whether a member is not known.
     pub(crate) fn has_fresh(&mut self) -> bool {
-        self.fresh(&|_| true).is_some()
+        self.next_fresh(Candidates::All).is_some()
     }
 
-    /// Returns the next member that is not known, and that is accepted.
-    fn fresh(&mut self, accept: &impl Fn(&Subscription) -> bool) -> Option<Arc<Subscription>> {
+    /// Returns the next of these members that is not known.
+    fn next_fresh(&mut self, among: Candidates) -> Option<Arc<Subscription>> {
         // Read first: one that joins during the search is searched for again.
         let joined = self.joined();
         if self.all_known_at == Some(joined) {
@@ -166,14 +166,14 @@ impl Members {
         let is_fresh = |one: &Subscription| {
             !known.contains_key(&one.id) && !is_skipped(one.id) && !one.mailbox.is_closed()
         };
-        let next = self.all.next_after(self.turn, &is_fresh);
-        if next.is_none() {
+        let next = self.all.next_after(turn, &|one| match among {
+            Candidates::Checkers(now) => is_fresh(one) && one.mailbox.can_check(now),
+            _ => is_fresh(one),
+        });
+        if next.is_none() && self.all.next_after(turn, &is_fresh).is_none() {
             self.all_known_at = Some(joined);
         }
-        next.filter(|next| accept(next)).or_else(|| {
-            let accept = |one: &Subscription| is_fresh(one) && accept(one);
-            self.all.next_after(self.turn, &accept)
-        })
+        next
     }
 
     /// Has a member become known; its cursor is made, with `beyond` also beyond the limits. Returns `false`
@@ -308,13 +308,6 @@ impl Members {
             }
         }
         None
-    }
-
-    fn next_fresh(&mut self, among: Candidates) -> Option<Arc<Subscription>> {
-        self.fresh(&|one| match among {
-            Candidates::Checkers(now) => one.mailbox.can_check(now),
-            _ => true,
-        })
     }
 
     fn next_known(&self, among: Candidates) -> Option<&Member> {
