@@ -63,9 +63,7 @@ use self::{
     figures::{decisions, load, lost, queue_listeners, ranking},
     group::{coordinator, members, redelivery},
     pattern::checks as pattern_checks,
-    queue::{
-        backlog, capacity, check as queue_check, counters, forgetting, listeners, map, timers,
-    },
+    queue::{capacity, check as queue_check, counters, forgetting, listeners, map, timers},
     subscription::{cursor, inbox, mailbox, stream, subscribe, wake_builder},
 };
 

@@ -7,7 +7,6 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::super::{
-    backlog::Checkpoint,
     config::Shared,
     counters::{Counters, QueueHead},
     group::Group,
@@ -34,8 +33,8 @@ pub(crate) struct Coordinator {
     pub(crate) reconcile_at: Tick,
     /// When the coordinator last ran.
     now: Tick,
-    /// The messages counted at an earlier report, which a later depth may cover.
-    pub(crate) checkpoint: Option<Checkpoint>,
+    /// The messages counted at an earlier report, and when: a later depth may cover them.
+    pub(crate) checkpoint: Option<(u64, Tick)>,
 }
 
 impl Coordinator {
@@ -140,19 +139,6 @@ impl Coordinator {
         has_room.then(|| self.groups.entry(name.clone()).or_insert_with(make))
     }
 
-    /// Notes which groups have members, and forgets those that are kept no longer.
-    fn note_members(&mut self, now: Tick) {
-        for (name, group) in &mut self.groups {
-            if group.note_members(now)
-                && self.last_checked_group.as_ref() == Some(name)
-                && let Some(sentinel) = &mut self.sentinel
-            {
-                sentinel.ask_at_once(now);
-            }
-        }
-        self.forget_kept(now);
-    }
-
     /// Forgets the groups without members that are kept no longer.
     pub(crate) fn forget_kept(&mut self, now: Tick) {
         self.groups.retain(|_, group| group.is_kept(now));
@@ -168,7 +154,15 @@ impl Coordinator {
     /// Runs the due work, and forgets groups that were kept for long enough. Where a check is due, it
     /// returns whether a listener outside of groups, of which there are `others`, has its turn.
     pub(crate) fn run_due(&mut self, head: &QueueHead, others: usize, now: Tick) -> Option<bool> {
-        self.note_members(now);
+        for (name, group) in &mut self.groups {
+            if group.note_members(now)
+                && self.last_checked_group.as_ref() == Some(name)
+                && let Some(sentinel) = &mut self.sentinel
+            {
+                sentinel.ask_at_once(now);
+            }
+        }
+        self.forget_kept(now);
         for group in self.active() {
             group.run_due(&head.counters, now);
         }

@@ -85,7 +85,7 @@ impl Members {
 
     /// Returns whether the group has no member, and none whose stream has just ended.
     pub(crate) fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.all.is_empty()
+        self.known.is_empty() && self.all.len() == 0
     }
 
     /// Adds one that names the queue.

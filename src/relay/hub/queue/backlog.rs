@@ -22,13 +22,6 @@ use crate::{
     types::{Report, ReportState},
 };
 
-/// The messages counted at a report.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Checkpoint {
-    messages: u64,
-    at: Tick,
-}
-
 /// A listener gives up a report after 10 s, and sends another one with a new age.
 const LATE: Duration = Duration::from_secs(10);
 
@@ -76,8 +69,8 @@ impl QueueState {
             return Some(self.counters.messages);
         }
         let checkpoint = &mut self.coordinator.as_mut()?.checkpoint;
-        let used = checkpoint.take_if(|checkpoint| checkpoint.at + LATE <= read_at)?;
-        Some(used.messages.into())
+        let (messages, _) = checkpoint.take_if(|(_, at)| *at + LATE <= read_at)?;
+        Some(messages.into())
     }
 
     /// Notes the messages counted by now, for a later depth, unless an earlier report waits for one.
@@ -85,9 +78,7 @@ impl QueueState {
     fn set_checkpoint(&mut self, now: Tick) {
         let messages = saturate(self.counters.messages);
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator
-                .checkpoint
-                .get_or_insert(Checkpoint { messages, at: now });
+            coordinator.checkpoint.get_or_insert((messages, now));
         }
     }
 }

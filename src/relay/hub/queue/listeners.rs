@@ -32,10 +32,6 @@ impl Listeners {
         self.named.len() + patterns.sum::<usize>()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(crate) fn each(&self, mut each: impl FnMut(&Arc<Subscription>)) {
         self.named.iter().for_each(&mut each);
         for node in &self.nodes {
@@ -111,10 +107,6 @@ impl Subscribers {
     pub(crate) fn get(&self, id: SubscriptionId) -> Option<&Arc<Subscription>> {
         let at = self.0.binary_search_by_key(&id, |one| one.id);
         at.ok().map(|at| &self.0[at])
-    }
-
-    pub(crate) fn contains(&self, id: SubscriptionId) -> bool {
-        self.get(id).is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Subscription>> + Clone {

@@ -63,8 +63,8 @@ impl QueueState {
     pub(crate) fn group_of(&mut self, listener: &Subscription) -> Option<&mut Group> {
         let name = listener.group.as_ref()?;
         let group = self.coordinator.as_mut()?.group(name)?;
-        let is_member =
-            group.members.get(listener.id).is_some() || !self.outside.named.contains(listener.id);
+        let is_known = group.members.get(listener.id).is_some();
+        let is_member = is_known || self.outside.named.get(listener.id).is_none();
         is_member.then_some(group)
     }
 

@@ -112,11 +112,10 @@ impl Hub {
         if is_counted && state.noted.is_some() {
             state.note_count(own_causes, now);
         }
-        let cluster = self.shared.config.cluster;
-        let coordinator = state.coordinator.as_mut().filter(|_| cluster);
+        let coordinator = state.coordinator.as_mut();
         let is_passed_on = coordinator.is_some_and(|one| one.take_passed_on());
         let is_checked = state.announced.as_ref().is_some_and(|one| one.checked);
-        let has_news = cluster && (is_checked || state.own_causes() > 0);
+        let has_news = self.shared.config.cluster && (is_checked || state.own_causes() > 0);
         let listed = has_news && self.increments.list(&entry, state);
         // The fan-out assigns the rest.
         walks |= more && state.request_walk();
