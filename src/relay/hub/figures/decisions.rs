@@ -81,12 +81,10 @@ impl Hub {
             oldest.lock().noted = None;
         }
         let mut state = entry.lock();
-        let known = state.noted.take().filter(|noted| noted.is_current(now));
-        let mut noted = known.unwrap_or_else(|| Box::new(new));
+        _ = state.noted.take_if(|noted| !noted.is_current(now));
+        let noted = state.noted.get_or_insert_with(|| Box::new(new));
         noted.asked_at = now;
-        let so_far = NotedDecisions::clone(&noted);
-        state.noted = Some(noted);
-        so_far
+        NotedDecisions::clone(noted)
     }
 }
 

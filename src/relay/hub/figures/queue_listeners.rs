@@ -4,15 +4,11 @@
 //! Of a queue with very many listeners only the first ones are looked at. A survey of all listeners
 //! goes in steps, and names a bounded number of them.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use super::super::{
-    core::Hub,
-    figures::QueueStats,
-    listeners::Listeners,
-    mailbox::SubscriptionId,
-    queue::{QueueEntry, QueueState},
-    subscription::Subscription,
+    core::Hub, figures::QueueStats, listeners::Listeners, mailbox::SubscriptionId,
+    queue::QueueEntry, subscription::Subscription,
 };
 use crate::{
     base::clock::Tick,
@@ -72,7 +68,15 @@ impl Hub {
     ) -> (Option<QueueStats>, Vec<QueueListener>) {
         let entry = self.entries.get(queue);
         let subscriptions = match &entry {
-            Some(entry) => entry.lock_with_nodes(now).first_subscriptions(LISTENERS),
+            Some(entry) => {
+                let state = entry.lock_with_nodes(now);
+                // Those that name the queue, those of patterns, then members.
+                let mut found = state.outside.first(LISTENERS);
+                for group in state.coordinator.iter().flat_map(|one| one.groups()) {
+                    found.extend(group.members.all.first(LISTENERS - found.len()));
+                }
+                found
+            }
             None => Listeners::of(self.shared.patterns.matching(queue)).first(LISTENERS),
         };
         let listeners = subscriptions.iter();
@@ -112,17 +116,6 @@ impl Hub {
             named.truncate(NAMED);
         }
         some.last().filter(|_| some.len() == STEP).map(|one| one.id)
-    }
-}
-
-impl QueueState {
-    /// Returns the first listeners: those that name the queue, those of patterns, then members.
-    fn first_subscriptions(&self, most: usize) -> Vec<Arc<Subscription>> {
-        let mut found = self.outside.first(most);
-        for group in self.coordinator.iter().flat_map(|one| one.groups()) {
-            found.extend(group.members.all.first(most - found.len()));
-        }
-        found
     }
 }
 

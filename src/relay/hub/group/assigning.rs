@@ -129,9 +129,8 @@ impl Group {
             };
             // A member that got them may have left: another one serves them if it is idle.
             // Causes of other relays are not announced again.
-            if has_increments && (counted.is_some() || !all_idle) {
-                self.unserved |= given_capacity < needed || !all_idle;
-            }
+            let is_short = counted.is_some() && given_capacity < needed;
+            self.unserved |= has_increments && (is_short || !all_idle);
             // Messages beyond all capacities are added to the last member's wake-up.
             let last = self.members.get_mut(last.id);
             if let Some(assignment) = last.and_then(|member| member.assignment.as_mut()) {
