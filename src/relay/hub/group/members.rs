@@ -2,8 +2,8 @@
 //!
 //! A member that has done nothing here has no state: it is in the queue's list or in its pattern's
 //! node, and gets its turn after the one that had it last. One that got a wake-up is *known* until it
-//! has nothing more to do. Those without state come first, then idle ones, then busy ones; of each kind
-//! the one woken least recently. A member whose stream has an unsent message is out of the order.
+//! has nothing more to do. Idle ones come first, then busy ones; of each kind the one woken least
+//! recently. A member whose stream has an unsent message is out of the order.
 //! Choosing costs the logarithm of the number of known members; only the sentinel's checks skip members
 //! that never report. A plain structure.
 
@@ -285,23 +285,16 @@ impl Members {
         self.turn.get_or_insert_with(|| first_turn(entry.number()));
         while *limit > 0 {
             *limit -= 1;
-            let mut fresh = self.next_fresh(among);
-            if let Some(one) = &fresh {
+            if let Some(one) = self.next_fresh(among) {
                 self.turn = Some(one.id);
                 let beyond = self.next_known(among).is_none() && std::mem::take(&mut beyond);
-                if !self.admit(entry, one, beyond) {
+                if !self.admit(entry, &one, beyond) && one.mailbox.is_closed() {
                     // One that has ended is not found again.
-                    if one.mailbox.is_closed() {
-                        continue;
-                    }
-                    fresh = None;
+                    continue;
                 }
             }
-            let one = match fresh {
-                Some(one) => one,
-                None => Arc::clone(&self.next_known(among)?.subscription),
-            };
-            let rank = self.get(one.id)?.rank();
+            let member = self.next_known(among)?;
+            let (one, rank) = (Arc::clone(&member.subscription), member.rank());
             self.ready.remove(&rank);
             if one.assign(entry) {
                 return Some(one);
