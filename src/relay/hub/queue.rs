@@ -245,7 +245,16 @@ impl QueueEntry {
         };
         if state.nodes_version != version && !is_missed && !state.is_dead {
             let nodes = patterns.matching(&self.address);
-            state.set_nodes(self, nodes, is_known, now);
+            let by_group = nodes.iter().any(|node| node.group.is_some());
+            state.outside.nodes = match by_group || state.is_grouped() {
+                true => {
+                    // An entry that is new has counted nothing that its groups have not seen.
+                    let head = state.head();
+                    let coordinator = state.coordinator(self, now);
+                    coordinator.set_nodes(self, nodes, &head, is_known)
+                }
+                false => nodes,
+            };
             (state.nodes_version, state.told) = (version, 0);
         }
         state
@@ -256,8 +265,9 @@ impl QueueState {
     /// Returns the listeners of the queue: those outside of groups, and members. One with several
     /// matching selectors counts for each.
     pub(super) fn listeners(&self) -> usize {
-        let coordinator = self.coordinator.as_ref();
-        self.outside.len() + coordinator.map_or(0, |one| one.members())
+        let groups = self.coordinator.iter().flat_map(|one| one.groups());
+        let members = groups.map(|group| group.members.all.len());
+        self.outside.len() + members.sum::<usize>()
     }
 
     /// Returns whether the queue has a group, so that new work is assigned to members.

@@ -68,10 +68,6 @@ impl Coordinator {
         self.groups.get_mut(name).map(|group| &mut **group)
     }
 
-    pub(crate) fn members(&self) -> usize {
-        self.groups().map(|group| group.members.all.len()).sum()
-    }
-
     /// Adds a member that names the queue; returns `false` where there is no room for its group. A new
     /// group starts at the queue's head, and one member must check.
     pub(crate) fn join(
@@ -198,11 +194,6 @@ impl Coordinator {
         }
         self.reconcile_at = self.reconcile_at.min(self.next_due());
         more
-    }
-
-    /// Returns whether no group needs this entry.
-    pub(crate) fn is_idle(&self, head: &Counters) -> bool {
-        self.groups().all(|group| group.is_idle(head))
     }
 
     /// Begins a check, where that is due. One listener is asked: a member of the next group, or, after

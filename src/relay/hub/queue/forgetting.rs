@@ -50,8 +50,8 @@ impl QueueState {
         if self.is_dead || named || needed {
             return None;
         }
-        let coordinator = self.coordinator.as_ref();
-        let idle = coordinator.is_none_or(|one| one.is_idle(&self.counters));
+        let mut groups = self.coordinator.iter().flat_map(|one| one.groups());
+        let idle = groups.all(|group| group.is_idle(&self.counters));
         // An entry without listeners is kept from the time when the last one left, because a subscriber
         // may come back and resume. With other listeners it is not: rotating streams would keep every
         // queue of their pattern, and a missing entry costs only a CATCH_UP.

@@ -11,13 +11,12 @@ use super::super::{
     counters::QueueHead,
     group::Group,
     mailbox::WakeBatch,
-    pattern::PatternNode,
     queue::{QueueEntry, QueueState},
     subscription::{Owed, Subscription},
 };
 use crate::{
     base::clock::Tick,
-    types::{GroupName, Report, ReportState},
+    types::{Report, ReportState},
 };
 
 impl QueueState {
@@ -39,26 +38,6 @@ impl QueueState {
         }
     }
 
-    /// Sets the nodes of the patterns that match the queue.
-    pub(crate) fn set_nodes(
-        &mut self,
-        entry: &Arc<QueueEntry>,
-        nodes: Vec<Arc<PatternNode>>,
-        is_known: bool,
-        now: Tick,
-    ) {
-        let by_group = nodes.iter().any(|node| node.group.is_some());
-        self.outside.nodes = match by_group || self.is_grouped() {
-            true => {
-                // An entry that is new has counted nothing that its groups have not seen.
-                let head = self.head();
-                let coordinator = self.coordinator(entry, now);
-                coordinator.set_nodes(entry, nodes, &head, is_known)
-            }
-            false => nodes,
-        };
-    }
-
     /// Returns the group of a listener, if it is a member here.
     pub(crate) fn group_of(&mut self, listener: &Subscription) -> Option<&mut Group> {
         let name = listener.group.as_ref()?;
@@ -66,19 +45,6 @@ impl QueueState {
         let is_known = group.members.get(listener.id).is_some();
         let is_member = is_known || self.outside.named.get(listener.id).is_none();
         is_member.then_some(group)
-    }
-
-    /// Adds a member that names the queue to its group; returns `false` where there is no room for that.
-    pub(crate) fn join(
-        &mut self,
-        entry: &QueueEntry,
-        name: &GroupName,
-        subscription: &Arc<Subscription>,
-        now: Tick,
-    ) -> bool {
-        let head = self.head();
-        let coordinator = self.coordinator(entry, now);
-        coordinator.join(name, subscription, &head)
     }
 
     /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report
@@ -168,7 +134,7 @@ impl QueueState {
 
     /// Returns the coordinator for listeners that join: a group that was kept for long enough is new
     /// to them.
-    fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
+    pub(crate) fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
         let new = || Box::new(Coordinator::new(&entry.shared, entry.number(), now));
         let coordinator = self.coordinator.get_or_insert_with(new);
         coordinator.forget_kept(now);

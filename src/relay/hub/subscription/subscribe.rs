@@ -126,8 +126,12 @@ impl Hub {
     ) {
         let (mut batch, mut wakes) = (WakeBatch::default(), WakeBatch::default());
         self.update(entry, true, now, &mut batch, |entry, state| {
-            let group = subscription.group.as_ref();
-            if !group.is_some_and(|group| state.join(entry, group, subscription, now)) {
+            let head = state.head();
+            let is_member = subscription.group.as_ref().is_some_and(|group| {
+                let coordinator = state.coordinator(entry, now);
+                coordinator.join(group, subscription, &head)
+            });
+            if !is_member {
                 // A member that the queue has no room for is woken as a subscriber without a group; it
                 // resumes by no number.
                 state.outside.named.insert(subscription);
