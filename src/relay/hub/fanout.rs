@@ -21,23 +21,18 @@ use crate::base::clock::Tick;
 /// Queue entries whose subscribers are to be walked.
 #[derive(Default)]
 pub(crate) struct Fanout {
-    due: Mutex<VecDeque<DueWalk>>,
+    /// Each with the time at which the first event of the walk was accepted, if it has one.
+    due: Mutex<VecDeque<(Arc<QueueEntry>, Option<Tick>)>>,
     /// Woken when a walk was added.
     pub(crate) waker: AtomicWaker,
     /// Walks added so far.
     pub(super) added: Count,
 }
 
-/// A walk that waits.
-struct DueWalk {
-    entry: Arc<QueueEntry>,
-    /// When the first event of the walk was accepted, if it has one.
-    accepted_at: Option<Tick>,
-}
-
 /// One walk, step by step, so that its task can yield between the steps. Its drop does what is left.
 pub(crate) struct Walk {
-    due: DueWalk,
+    entry: Arc<QueueEntry>,
+    accepted_at: Option<Tick>,
     /// `None`: it has ended.
     place: Option<WalkPlace>,
     /// The position after which it owes events, and the nodes that it visits; `None` where it has members
@@ -62,16 +57,17 @@ impl Fanout {
     /// Adds a walk. Its events are those since the newest count, which was accepted then.
     pub(super) fn add(&self, entry: Arc<QueueEntry>, accepted_at: Option<Tick>) {
         self.added.fetch_add(1, Ordering::Relaxed);
-        lock(&self.due).push_back(DueWalk { entry, accepted_at });
+        lock(&self.due).push_back((entry, accepted_at));
         self.waker.wake();
     }
 
     /// Begins the next walk.
     pub(crate) fn pop(&self) -> Option<Walk> {
-        let due = lock(&self.due).pop_front()?;
+        let (entry, accepted_at) = lock(&self.due).pop_front()?;
         Some(Walk {
-            events: due.entry.begin_walk(),
-            due,
+            events: entry.begin_walk(),
+            entry,
+            accepted_at,
             place: Some(WalkPlace::default()),
         })
     }
@@ -87,11 +83,10 @@ impl Walk {
         };
         batch.work += STEP;
         // The newest notification's time would hide how long the first one has waited for the walk.
-        batch.accepted_at = self.due.accepted_at;
-        let entry = &self.due.entry;
-        self.place = entry.walk(place, self.events.as_ref(), batch);
+        batch.accepted_at = self.accepted_at;
+        self.place = self.entry.walk(place, self.events.as_ref(), batch);
         if self.place.is_none() {
-            entry.end_walk();
+            self.entry.end_walk();
         }
         self.place.is_some()
     }
