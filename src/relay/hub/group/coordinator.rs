@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use super::super::{
-    config::Shared,
+    config::{SUBSCRIBERS_PER_STEP, Shared},
     counters::{Counters, QueueHead},
     group::Group,
     mailbox::WakeBatch,
@@ -171,16 +171,15 @@ impl Coordinator {
         turn_of_others
     }
 
-    /// Assigns each group's pending work, to `limit` members at most; returns whether more is left. The
+    /// Assigns each group's pending work, to the members of one step; returns whether more is left. The
     /// timers call the coordinator when it is due next.
     pub(crate) fn assign(
         &mut self,
         entry: &Arc<QueueEntry>,
         head: &QueueHead,
-        mut limit: usize,
         batch: &mut WakeBatch,
     ) -> bool {
-        let (mut more, now) = (false, self.now);
+        let (mut more, mut limit, now) = (false, SUBSCRIBERS_PER_STEP, self.now);
         for group in self.active() {
             for _ in 0..2 {
                 if group.members.any_ready() {

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::super::{
-    config::SUBSCRIBERS_PER_STEP,
     coordinator::Coordinator,
     counters::QueueHead,
     group::Group,
@@ -116,10 +115,8 @@ impl QueueState {
     /// Assigns the groups' pending work, up to the limit of one step.
     pub(crate) fn assign(&mut self, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) -> bool {
         let head = self.head();
-        let Some(coordinator) = &mut self.coordinator else {
-            return false;
-        };
-        coordinator.assign(entry, &head, SUBSCRIBERS_PER_STEP, batch)
+        let coordinator = self.coordinator.as_mut();
+        coordinator.is_some_and(|one| one.assign(entry, &head, batch))
     }
 
     pub(crate) fn head(&self) -> QueueHead {
