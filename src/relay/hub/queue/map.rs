@@ -65,20 +65,15 @@ impl QueueMap {
 
     /// Removes this entry, but no other entry of the same address.
     pub(crate) fn remove(&self, entry: &Arc<QueueEntry>) {
-        let same = |_: &QueueAddress, found: &Arc<QueueEntry>| Arc::ptr_eq(found, entry);
-        {
-            #[cfg(test)]
-            let _alone = super::super::sync::alone(&self.entries);
-            if self.entries.remove_if(entry.address(), same).is_none() {
-                return;
+        #[cfg(test)]
+        let _alone = super::super::sync::alone(&self.entries);
+        self.entries.remove_if(entry.address(), |_, found| {
+            let is_same = Arc::ptr_eq(found, entry);
+            if is_same {
+                write(&self.order).remove(entry.address());
             }
-        }
-        let mut order = write(&self.order);
-        // There may be another entry of this address by now.
-        let found = order.get(entry.address());
-        if found.is_some_and(|found| Arc::ptr_eq(found, entry)) {
-            order.remove(entry.address());
-        }
+            is_same
+        });
     }
 
     /// Returns up to `limit` entries after this address, or from the first one on.
