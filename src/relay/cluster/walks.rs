@@ -34,7 +34,7 @@ struct SpreadWalk {
     /// Queues of a step, and the time between two steps.
     limit: usize,
     pause: Duration,
-    /// The time between two steps over the subscriptions of patterns.
+    /// The time between two steps over patterns.
     pattern_pause: Duration,
 }
 
@@ -136,8 +136,8 @@ fn pace(queues: u64) -> (usize, Duration) {
     (limit, SPREAD / u32::try_from(steps).unwrap_or(u32::MAX))
 }
 
-/// Returns the pause after a step over the subscriptions of patterns, so that so many subscriptions with two
-/// patterns each take half of [`SPREAD`].
+/// Returns the pause after a step over patterns, so that so many subscriptions with two patterns each take
+/// half of [`SPREAD`]. The list of the nodes takes as long where each pattern is of one subscription.
 fn pattern_pause(subscriptions: u64) -> Duration {
     let steps = subscriptions.div_ceil(ResyncWalk::STEP as u64).max(1);
     let pause = SPREAD / 4 / u32::try_from(steps).unwrap_or(u32::MAX);

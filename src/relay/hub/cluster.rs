@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::{clock::Tick, fault::planted},
     types::{
-        GroupName, QueueAddress,
+        GroupName, QueueAddress, WakeReason,
         cluster::{ClusterLimits, FrameEntry},
     },
 };
@@ -65,9 +65,14 @@ impl Hub {
     /// There is no room for the queue's entry: its patterns are checked under their own names.
     fn check_patterns_of(&self, address: &QueueAddress, now: Tick, batch: &mut WakeBatch) {
         self.begin_pattern_resync();
-        let mut left = usize::MAX;
         for node in self.shared.patterns.matching(address) {
-            self.check_node(&node, (None, &mut left), now, batch);
+            if node.group.is_some() {
+                node.request_check(now, batch);
+                continue;
+            }
+            for one in node.lock().iter() {
+                one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
+            }
         }
         self.end_pattern_resync();
     }

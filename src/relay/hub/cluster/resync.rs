@@ -15,12 +15,11 @@ use super::super::{
     core::Hub,
     counters::Counters,
     mailbox::{SubscriptionId, WakeBatch},
-    pattern::PatternNode,
     sync::Ordering,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{QueueAddress, WakeReason, cluster::queue_hash},
+    types::{QueueAddress, cluster::queue_hash},
 };
 
 /// A walk, and its position.
@@ -46,13 +45,12 @@ pub(crate) enum ResyncScope {
 
 #[derive(Debug)]
 enum Phase {
-    /// After this one.
+    /// The queues after this one.
     Queues(Option<QueueAddress>),
-    /// After the node with this number, and after a subscription of the next one, if it has this number.
-    Patterns {
-        after: Option<u64>,
-        within: Option<(u64, SubscriptionId)>,
-    },
+    /// The patterns of groups, after the node with this number.
+    Groups(Option<u64>),
+    /// The patterns of the subscriptions after this one.
+    Subscriptions(Option<SubscriptionId>),
 }
 
 impl ResyncWalk {
@@ -68,8 +66,8 @@ impl ResyncWalk {
         }
     }
 
-    /// The most queues that one step visits, and the patterns and their subscriptions, give or take those
-    /// of one pattern: some hundred microseconds.
+    /// The most queues that one step visits, and the patterns of groups or of subscriptions, give or take
+    /// those of one subscription: some hundred microseconds.
     pub(crate) const STEP: usize = 512;
 
     /// Returns whether the next step visits queues, and no patterns.
@@ -83,7 +81,8 @@ impl Hub {
     pub(crate) fn resync_step(&self, walk: &mut ResyncWalk, limit: usize, now: Tick) -> bool {
         walk.phase = match walk.phase.take() {
             Some(Phase::Queues(after)) => self.resync_queues(walk, (after.as_ref(), limit), now),
-            Some(Phase::Patterns { after, within }) => self.resync_patterns(after, within, now),
+            Some(Phase::Groups(after)) => Some(self.resync_groups(after, now)),
+            Some(Phase::Subscriptions(after)) => self.resync_subscriptions(after),
             None => None,
         };
         walk.phase.is_some()
@@ -128,62 +127,42 @@ impl Hub {
         let needs_patterns = walk.scope == ResyncScope::All || !walk.unknown.is_empty();
         needs_patterns.then(|| {
             self.begin_pattern_resync();
-            Phase::Patterns {
-                after: None,
-                within: None,
-            }
+            Phase::Groups(None)
         })
     }
 
-    /// Checks the next patterns under their own names: one member of a group, or some subscribers.
-    fn resync_patterns(
-        &self,
-        mut after: Option<u64>,
-        mut within: Option<(u64, SubscriptionId)>,
-        now: Tick,
-    ) -> Option<Phase> {
+    /// One member of each group checks the next patterns of groups under their own names.
+    fn resync_groups(&self, after: Option<u64>, now: Tick) -> Phase {
+        let nodes = self.shared.patterns.some_after(after, ResyncWalk::STEP);
+        let Some(last) = nodes.last() else {
+            return Phase::Subscriptions(None);
+        };
         let mut batch = WakeBatch::default();
-        let mut left = ResyncWalk::STEP;
-        let nodes = self.shared.patterns.some_after(after, left);
-        if nodes.is_empty() {
-            self.end_pattern_resync();
-            return None;
+        for node in nodes.iter().filter(|node| node.group.is_some()) {
+            node.request_check(now, &mut batch);
         }
-        for node in nodes {
-            let from = within.filter(|(number, _)| *number == node.number);
-            let from = from.map(|(_, id)| id);
-            let last = self.check_node(&node, (from, &mut left), now, &mut batch);
-            within = last.map(|id| (node.number, id));
-            if within.is_none() {
-                after = Some(node.number);
-            }
+        Phase::Groups(Some(last.number))
+    }
+
+    /// The next subscriptions outside of groups check their patterns under their own names.
+    fn resync_subscriptions(&self, after: Option<SubscriptionId>) -> Option<Phase> {
+        let mut batch = WakeBatch::default();
+        let (mut last, mut left) = (after, ResyncWalk::STEP);
+        for subscription in self.subscriptions_after(after, left) {
             if left == 0 {
                 break;
             }
+            left = left.saturating_sub(subscription.patterns().len().max(1));
+            if subscription.group.is_none() {
+                subscription.request_pattern_checks(&mut batch);
+            }
+            last = Some(subscription.id);
         }
-        batch.wake();
-        Some(Phase::Patterns { after, within })
-    }
-
-    /// Requests a check of a pattern under its own name: of one member of a group, or of up to `left`
-    /// subscribers after this one. Returns the last of these, or `None` at the end.
-    pub(in super::super) fn check_node(
-        &self,
-        node: &Arc<PatternNode>,
-        (after, left): (Option<SubscriptionId>, &mut usize),
-        now: Tick,
-        batch: &mut WakeBatch,
-    ) -> Option<SubscriptionId> {
-        if node.group.is_some() {
-            node.request_check(now, batch);
-            *left -= 1;
+        if last == after {
+            self.end_pattern_resync();
             return None;
         }
-        let most = *left;
-        node.lock().each_after(after, most, |one| {
-            *left -= 1;
-            one.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);
-        })
+        Some(Phase::Subscriptions(last))
     }
 
     /// From now on, a subscription checks its patterns when its queues are introduced.
