@@ -14,10 +14,7 @@ use super::super::{
     sync::Ordering,
 };
 use crate::{
-    base::{
-        clock::{Tick, nanos},
-        fault::planted,
-    },
+    base::{clock::Tick, fault::planted},
     types::QueueAddress,
 };
 
@@ -79,17 +76,14 @@ impl Hub {
         after: Option<&QueueAddress>,
         now: Tick,
     ) -> Option<QueueAddress> {
-        let idle_since = now
-            .as_nanos()
-            .checked_sub(nanos(self.shared.config.forget_after))?;
+        let forget_after = self.shared.config.forget_after;
         let entries = self.entries.after(after, QUEUES_PER_STEP);
-        let idle_since = Tick::from_nanos(idle_since);
         for entry in &entries {
             // Nobody may have reconciled it since its groups got other members.
             if entry.lock_with_nodes(now).is_grouped() {
                 self.reconcile(Arc::clone(entry), now, |_, _| {});
             }
-            self.forget_one(entry, (idle_since, now), Duration::ZERO);
+            self.forget_one(entry, forget_after, Duration::ZERO, now);
         }
         entries.last().map(|entry| entry.address().clone())
     }
@@ -106,31 +100,22 @@ impl Hub {
         if now < eviction.not_before {
             return excess;
         }
-        let mut queues = SEARCH.min(self.entries.len());
+        // One more, for the step from the last queue to the first.
+        let mut queues = SEARCH.min(self.entries.len() + 1);
         while excess > 0 && queues > 0 {
             let last = eviction.last_visited.as_ref();
             let entries = self.entries.after(last, STEP.min(queues));
-            if entries.is_empty() && eviction.last_visited.take().is_none() {
-                break;
-            }
-            let mut idle = Vec::new();
-            for entry in &entries {
-                let mut state = entry.lock_with_nodes(now);
-                if let Some(coordinator) = &mut state.coordinator {
-                    coordinator.forget_kept(now);
-                }
-                if !own.contains(entry.address())
-                    && let Some(since) = state.idle_since(PATTERN_IDLE)
-                    && since <= now
-                {
-                    idle.push((since, entry));
-                }
-                queues -= 1;
-                eviction.last_visited = Some(entry.address().clone());
-            }
+            queues -= entries.len().max(1);
+            eviction.last_visited = entries.last().map(|entry| entry.address().clone());
+            let others = entries.iter().filter(|one| !own.contains(one.address()));
+            let idle = others.filter_map(|entry| {
+                let since = entry.lock_with_nodes(now).idle_since(PATTERN_IDLE);
+                Some((since?, entry))
+            });
+            let mut idle: Vec<_> = idle.collect();
             idle.sort_by_key(|(since, _)| *since);
             for (_, entry) in idle {
-                if excess > 0 && self.forget_one(entry, (now, now), PATTERN_IDLE) {
+                if excess > 0 && self.forget_one(entry, Duration::ZERO, PATTERN_IDLE, now) {
                     excess -= 1;
                 }
             }
@@ -141,18 +126,19 @@ impl Hub {
         excess
     }
 
-    /// Forgets a queue that has been idle since then, and for `pattern_idle` longer where patterns match
+    /// Forgets a queue that has been idle for so long, and for `pattern_idle` longer where patterns match
     /// it; returns whether it did. R3: sequences of this name never start again in this epoch.
-    pub(in super::super) fn forget_one(
+    fn forget_one(
         &self,
         entry: &Arc<QueueEntry>,
-        (idle_since, now): (Tick, Tick),
+        idle_for: Duration,
         pattern_idle: Duration,
+        now: Tick,
     ) -> bool {
         let mut guard = entry.lock_with_nodes(now);
         let state = &mut *guard;
         let since = state.idle_since(pattern_idle);
-        if since.is_none_or(|since| since > idle_since) {
+        if since.is_none_or(|since| since + idle_for > now) {
             return false;
         }
         let changed_at = state.changed_at;
