@@ -9,16 +9,10 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use super::{
-    coordinator::Coordinator, core::Hub, counters::Counters, mailbox::WakeBatch, queue::QueueState,
-    sync::Ordering,
-};
+use super::{core::Hub, counters::Counters, mailbox::WakeBatch, queue::QueueState, sync::Ordering};
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{
-        GroupName, QueueAddress, WakeReason,
-        cluster::{ClusterLimits, FrameEntry},
-    },
+    types::{QueueAddress, WakeReason, cluster::FrameEntry},
 };
 
 impl Hub {
@@ -96,18 +90,5 @@ impl QueueState {
             self.last_event = increment.last_event.clone();
         }
         self.active_at = now;
-    }
-}
-
-impl Coordinator {
-    /// Returns the groups whose idle members took all causes since the last call.
-    pub(super) fn take_served_groups(&mut self, head: &Counters) -> Vec<GroupName> {
-        let mut served = Vec::new();
-        for group in self.groups_mut() {
-            if group.take_served(head, served.len() < ClusterLimits::GROUPS) {
-                served.push(group.name.clone());
-            }
-        }
-        served
     }
 }

@@ -43,21 +43,19 @@ impl Hub {
 }
 
 impl QueueState {
-    /// Returns whether a frame must still take increments of the queue. Such an entry is not
-    /// forgotten: the list holds it, so the list would grow beyond the table of queues.
-    pub(crate) fn is_listed(&self) -> bool {
-        let announced = self.announced.as_ref();
-        announced.is_some_and(|announced| announced.listed)
-    }
-
     /// The increments since the last call, for a frame.
     fn take_increment(&mut self, entry: &QueueEntry) -> FrameEntry {
         let counters = self.counters;
         let checked = std::mem::take(&mut self.announced().checked);
+        // C10: the groups whose idle members took all causes since the last call.
+        let mut served_groups = Vec::new();
         let has_causes = self.own_causes() > 0;
-        let coordinator = self.coordinator.as_mut();
-        let coordinator = coordinator.filter(|_| has_causes);
-        let served = coordinator.map(|coordinator| coordinator.take_served_groups(&counters));
+        let coordinator = self.coordinator.iter_mut().filter(|_| has_causes);
+        for group in coordinator.flat_map(|one| one.groups_mut()) {
+            if group.take_served(&counters, served_groups.len() < ClusterLimits::GROUPS) {
+                served_groups.push(group.name.clone());
+            }
+        }
         let before = std::mem::replace(&mut self.announced().counters, counters);
         let delta = counters.delta_since(&before);
         FrameEntry {
@@ -67,7 +65,7 @@ impl QueueState {
             payload_size: delta.payload,
             messages: delta.messages,
             last_event: self.last_event.clone(),
-            served_groups: served.unwrap_or_default(),
+            served_groups,
             checked,
         }
     }

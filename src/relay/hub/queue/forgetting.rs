@@ -43,7 +43,9 @@ impl QueueState {
     /// match counts as idle this much later.
     fn idle_since(&self, pattern_idle: Duration) -> Option<Tick> {
         let named = self.outside.named.len() > 0 || self.held > 0;
-        let needed = self.timers.len() > 0 || self.is_listed() || self.is_walked();
+        // The list of increments holds the entry, so it would grow beyond the table of queues.
+        let is_listed = self.announced.as_ref().is_some_and(|one| one.listed);
+        let needed = self.timers.len() > 0 || is_listed || self.is_walked();
         if self.is_dead || named || needed {
             return None;
         }
