@@ -101,12 +101,6 @@ impl Hub {
         }
     }
 
-    /// Replaces the dead entry of a forgotten queue by its present one.
-    pub(in super::super) fn replace_dead(&self, entry: &mut Arc<QueueEntry>, now: Tick) {
-        self.entries.remove(entry);
-        *entry = self.make_entry(entry.address(), now);
-    }
-
     /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or
     /// after room was made.
     pub(in super::super) fn make_entry(

@@ -56,7 +56,7 @@ pub(crate) struct Timer {
 
 /// The entries that have timers, by their next one; each is here exactly once.
 pub(crate) struct TimerOrder<E> {
-    next: Mutex<BTreeMap<(Tick, u64), Arc<E>>>,
+    pub(crate) next: Mutex<BTreeMap<(Tick, u64), Arc<E>>>,
     /// Woken when a new timer is the first.
     pub(crate) waker: AtomicWaker,
 }
@@ -113,9 +113,7 @@ impl QueueTimers {
 
     /// Takes the first timer, where it is due.
     pub(crate) fn pop_due(&mut self, now: Tick) -> Option<Timer> {
-        if self.next()? > now {
-            return None;
-        }
+        self.due.first().filter(|timer| timer.at <= now)?;
         let timer = self.due.remove(0);
         if self.due.is_empty() {
             self.due = Vec::new();
@@ -192,10 +190,7 @@ impl<E> TimerOrder<E> {
             return false;
         }
         let mut order = lock(&self.next);
-        let old = std::mem::replace(armed, at);
-        if old != Tick::NEVER {
-            order.remove(&(old, number));
-        }
+        order.remove(&(std::mem::replace(armed, at), number));
         if at == Tick::NEVER {
             return false;
         }
@@ -211,16 +206,6 @@ impl<E> TimerOrder<E> {
         let order = lock(&self.next);
         let ((at, _), entry) = order.first_key_value()?;
         (*at <= now).then(|| Arc::clone(entry))
-    }
-
-    /// Drops all of its references to entries.
-    pub(crate) fn clear(&self) {
-        drop(std::mem::take(&mut *lock(&self.next)));
-    }
-
-    /// Returns all entries, by their next timer.
-    pub(crate) fn entries(&self) -> VecDeque<Arc<E>> {
-        lock(&self.next).values().map(Arc::clone).collect()
     }
 
     /// Returns how many entries have timers.
@@ -244,7 +229,8 @@ impl Hub {
         if planted!(LinkTimersNotHandedOver) {
             return PendingTimers(VecDeque::new());
         }
-        PendingTimers(self.timers().entries())
+        let order = lock(&self.timers().next);
+        PendingTimers(order.values().map(Arc::clone).collect())
     }
 
     /// Takes over the timers of another relay.

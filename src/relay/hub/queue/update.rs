@@ -97,7 +97,8 @@ impl Hub {
         let mut guard = entry.lock_with_nodes(now);
         while guard.is_dead {
             drop(guard);
-            self.replace_dead(&mut entry, now);
+            self.entries.remove(&entry);
+            entry = self.make_entry(entry.address(), now);
             guard = entry.lock_with_nodes(now);
         }
         let state = &mut *guard;
