@@ -227,7 +227,11 @@ impl PublisherSession {
             self.add(request.entries);
         }
         self.wait(error, now, rng);
-        let is_refusal = self.is_refusal(error.kind());
+        // A proxy may answer so while the relay is unavailable. It may also deny; that is still a refusal.
+        // It would end a subscription, but here the callers lose nothing by an early error, as their
+        // notifications are kept.
+        let is_away = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound);
+        let is_refusal = is_final(error.kind()) && !(is_away && self.ever_answered);
         for entry in self.pending.iter_mut().chain(self.kept.iter_mut()) {
             if is_refusal {
                 // All callers fail at once instead of by time-out. Their notifications are kept: after
@@ -324,17 +328,6 @@ impl PublisherSession {
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         Ok(())
-    }
-
-    /// Returns whether the error is a refusal of the whole stream rather than a broken connection.
-    fn is_refusal(&self, kind: ErrorKind) -> bool {
-        match kind {
-            // A proxy may answer so while the relay is unavailable. It may also deny; that is still
-            // a refusal. It would end a subscription, but here the callers lose nothing by an early
-            // error, as their notifications are kept.
-            ErrorKind::Unsupported | ErrorKind::NotFound => !self.ever_answered,
-            kind => is_final(kind),
-        }
     }
 
     /// Adds entries behind the others, or to those that the relay has no room for: one that was kept stays
