@@ -151,7 +151,7 @@ impl Usage {
         Self {
             principal: principal.into(),
             used: Default::default(),
-            cursors: Arc::new(CursorPool::unlimited()),
+            cursors: Arc::new(CursorPool::new(u64::MAX)),
             notified: Mutex::default(),
         }
     }

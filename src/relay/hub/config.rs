@@ -1,9 +1,12 @@
 //! The settings of a hub, and what the hub and its queues share.
 
-use std::{sync::atomic::AtomicU64 as PlainU64, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64 as PlainU64},
+    time::Duration,
+};
 
 use super::{
-    counters::Epoch, cursor::CursorLimits, pattern::Patterns, queue::QueueEntry, sync::AtomicU64,
+    counters::Epoch, cursor::CursorPool, pattern::Patterns, queue::QueueEntry, sync::AtomicU64,
     timers::TimerOrder,
 };
 
@@ -51,7 +54,10 @@ pub(crate) struct HubConfig {
 pub(crate) struct Shared {
     pub(super) config: HubConfig,
     pub(super) patterns: Patterns,
-    pub(super) cursors: CursorLimits,
+    /// The cursors of all subscriptions.
+    pub(super) cursors: CursorPool,
+    /// The process is short of memory. No order with other state matters.
+    pub(super) is_short_of_memory: AtomicBool,
     /// Read when a queue has changed, and raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
     /// The queues with something to do later.
@@ -93,7 +99,8 @@ impl Shared {
     pub(super) fn new(config: HubConfig) -> Self {
         Self {
             patterns: Patterns::new(),
-            cursors: CursorLimits::new(config.max_cursors, config.max_cursors_per_stream),
+            cursors: CursorPool::new(config.max_cursors as u64),
+            is_short_of_memory: AtomicBool::new(false),
             revision: AtomicU64::new(1),
             timers: TimerOrder::new(),
             groups: AtomicU64::new(0),

@@ -168,13 +168,12 @@ impl Hub {
 
     /// Takes on no new queue, cursor and timer, as if their limits were reached.
     pub(crate) fn set_short_of_memory(&self, is_short: bool) {
-        let is_short_of_memory = &self.shared.cursors.is_short_of_memory;
+        let is_short_of_memory = &self.shared.is_short_of_memory;
         is_short_of_memory.store(is_short, Ordering::Relaxed);
     }
 
     pub(in super::super) fn is_short_of_memory(&self) -> bool {
-        let is_short_of_memory = &self.shared.cursors.is_short_of_memory;
-        is_short_of_memory.load(Ordering::Relaxed)
+        self.shared.is_short_of_memory.load(Ordering::Relaxed)
     }
 
     /// Returns the use of each limit. The table of queues is full where none of them could give way

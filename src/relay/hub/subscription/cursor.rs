@@ -10,9 +10,8 @@
 //! only a pattern matches counts while the subscription has a cursor for it. Without room for that, the
 //! queue's wake-ups go under the pattern's own name.
 
-use std::sync::atomic::AtomicBool;
-
 use super::super::{
+    config::Shared,
     counters::Counters,
     queue::QueueState,
     subscription::Subscription,
@@ -118,73 +117,52 @@ impl Cursor {
 /// The cursor of a listener that reports is kept for this long: a late report may refer to it.
 pub(crate) const SETTLED_FOR: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// The cursors of all subscriptions, and their limits.
-#[derive(Debug)]
-pub(crate) struct CursorLimits {
-    taken: AtomicU64,
-    pub(crate) most: usize,
-    pub(crate) most_per_stream: usize,
-    /// The process is short of memory. No order with other state matters.
-    pub(crate) is_short_of_memory: AtomicBool,
-}
-
-/// The cursors of the subscriptions that share it, and their limit.
+/// Cursors that were taken, and their limit: of all subscriptions, or of those that share the pool.
 #[derive(Debug)]
 pub(crate) struct CursorPool {
     taken: AtomicU64,
     limit: AtomicU64,
 }
 
-impl CursorLimits {
-    pub(crate) fn new(most: usize, most_per_stream: usize) -> Self {
-        Self {
-            taken: AtomicU64::new(0),
-            most,
-            most_per_stream,
-            is_short_of_memory: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
-    }
-
+impl Shared {
     /// Takes the cursor of a queue that only a pattern matches, of a stream that has `own`. A quarter of all
     /// is left for named queues, because their wake-ups cannot go under a pattern's name.
-    pub(crate) fn take(&self, subscription: &Subscription, own: usize) -> bool {
+    pub(crate) fn take_cursor(&self, subscription: &Subscription, own: usize) -> bool {
         let is_short = self.is_short_of_memory.load(Ordering::Relaxed);
-        let has_room = own < self.most_per_stream && !is_short;
-        has_room && self.take_below(subscription, 1, self.most - self.most / 4)
+        let has_room = own < self.config.max_cursors_per_stream && !is_short;
+        let most = self.config.max_cursors;
+        has_room && self.take_cursors(subscription, 1, most - most / 4)
     }
 
     /// Takes `count` cursors below a limit, and below that of the subscription's pool, all or none. Where two
     /// take the last ones at the same time, neither may get them.
-    pub(crate) fn take_below(&self, subscription: &Subscription, count: u64, limit: usize) -> bool {
+    pub(crate) fn take_cursors(
+        &self,
+        subscription: &Subscription,
+        count: u64,
+        limit: usize,
+    ) -> bool {
         if count == 0 {
             return true;
         }
-        self.take_beyond(subscription, count);
+        self.take_cursors_beyond(subscription, count);
         let mut pool = subscription.pool.iter();
-        let fits = self.taken() <= limit as u64 && pool.all(|pool| pool.taken() <= pool.limit());
+        let is_below = self.cursors.taken() <= limit as u64;
+        let fits = is_below && pool.all(|pool| pool.taken() <= pool.limit());
         if !fits {
-            self.give_back(subscription, count);
+            self.give_cursors_back(subscription, count);
         }
         fits
     }
 
-    /// Returns whether there are as many beyond the limit, for busy listeners, as within it.
-    pub(crate) fn is_full_beyond(&self) -> bool {
-        self.taken() >= self.most.saturating_mul(2) as u64
-    }
-
-    pub(crate) fn give_back(&self, subscription: &Subscription, count: u64) {
+    pub(crate) fn give_cursors_back(&self, subscription: &Subscription, count: u64) {
         // Wraps below zero, as the sums do not.
-        self.take_beyond(subscription, count.wrapping_neg());
+        self.take_cursors_beyond(subscription, count.wrapping_neg());
     }
 
     /// Takes cursors that are needed even beyond the limits.
-    pub(crate) fn take_beyond(&self, subscription: &Subscription, count: u64) {
-        self.taken.fetch_add(count, Ordering::Relaxed);
+    pub(crate) fn take_cursors_beyond(&self, subscription: &Subscription, count: u64) {
+        self.cursors.taken.fetch_add(count, Ordering::Relaxed);
         if let Some(pool) = &subscription.pool {
             pool.taken.fetch_add(count, Ordering::Relaxed);
         }
@@ -192,11 +170,10 @@ impl CursorLimits {
 }
 
 impl CursorPool {
-    /// Creates a pool without a limit.
-    pub(crate) fn unlimited() -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self {
             taken: AtomicU64::new(0),
-            limit: AtomicU64::new(u64::MAX),
+            limit: AtomicU64::new(limit),
         }
     }
 
@@ -211,5 +188,10 @@ impl CursorPool {
 
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether there are as many beyond the limit, for busy listeners, as within it.
+    pub(crate) fn is_full_beyond(&self) -> bool {
+        self.taken() >= self.limit().saturating_mul(2)
     }
 }

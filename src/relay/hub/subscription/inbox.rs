@@ -111,13 +111,13 @@ impl Inbox {
         match self.cursors.entry(entry.number()) {
             Entry::Occupied(known) => Some(&mut known.into_mut().1),
             Entry::Vacant(new) => {
-                let limits = &entry.shared.cursors;
+                let shared = &entry.shared;
                 let is_named = subscription.names(entry.address());
-                if !is_named && !limits.take(subscription, own) {
+                if !is_named && !shared.take_cursor(subscription, own) {
                     if !beyond {
                         return None;
                     }
-                    limits.take_beyond(subscription, 1);
+                    shared.take_cursors_beyond(subscription, 1);
                 }
                 self.made += 1;
                 let added = new.insert((Arc::clone(entry), Box::default()));

@@ -257,23 +257,24 @@ impl Hub {
     fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Vec<Arc<QueueEntry>>> {
         let exact = subscription.selectors.iter();
         let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
-        let limits = &self.shared.cursors;
-        let (count, of_stream) = (exact.len() as u64, limits.most_per_stream as u64);
+        let config = &self.shared.config;
+        let (count, of_stream) = (exact.len() as u64, config.max_cursors_per_stream as u64);
         if count > of_stream {
             return Err(too_many_cursors("a stream", of_stream));
         }
-        if !limits.take_below(subscription, count, limits.most) {
+        let most = config.max_cursors;
+        if !self.shared.take_cursors(subscription, count, most) {
             let pool = subscription.pool.as_ref();
             let full = pool.filter(|pool| pool.taken() + count > pool.limit());
             return Err(match full {
                 Some(pool) => too_many_cursors("a principal", pool.limit()),
-                None => too_many_cursors("this relay", limits.most as u64),
+                None => too_many_cursors("this relay", most as u64),
             });
         }
         let queues: Vec<_> = exact.iter().collect();
         let refused = self.make_missing(&queues, self.most_queues(), true, now);
         if let Some(first) = queues.into_iter().find(|one| refused.contains(one)) {
-            limits.give_back(subscription, count);
+            self.shared.give_cursors_back(subscription, count);
             return Err(self.no_room(first, now));
         }
         let entries = exact.iter().map(|address| self.make_entry(address, now));
@@ -327,7 +328,7 @@ impl Hub {
             });
         }
         let count = subscription.named as u64;
-        self.shared.cursors.give_back(subscription, count);
+        self.shared.give_cursors_back(subscription, count);
     }
 
     /// Detaches some cursors of closed subscriptions; returns whether there are more.
@@ -346,7 +347,7 @@ impl Hub {
         let cursors = subscription.lock().take_cursors(STEP);
         for (entry, cursor) in cursors {
             if !subscription.names(entry.address()) {
-                self.shared.cursors.give_back(subscription, 1);
+                self.shared.give_cursors_back(subscription, 1);
             }
             let busy = cursor.is_busy(*closed_at, subscription);
             // R16: redelivered at once, and by a timer when its messages are visible again. A cursor
@@ -401,7 +402,7 @@ impl Hub {
                     group.members.remove(subscription.id);
                 }
                 if !subscription.names(entry.address()) {
-                    self.shared.cursors.give_back(subscription, 1);
+                    self.shared.give_cursors_back(subscription, 1);
                 }
             }
         }

@@ -142,8 +142,7 @@ fn queues_that_a_pattern_matches_leave_named_queues_their_cursors() {
 #[test]
 fn a_pool_limits_the_cursors_of_its_subscriptions() {
     let hub = with_cursors(100, 100);
-    let pool = Arc::new(CursorPool::unlimited());
-    pool.set_limit(3);
+    let pool = Arc::new(CursorPool::new(3));
     let subscribe = |id, names: &[&str]| {
         let options = options(names);
         hub.subscribe_in(Some(Arc::clone(&pool)), SubscriptionId(id), &options, START)
