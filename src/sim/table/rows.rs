@@ -25,7 +25,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     SequenceAboveHeadAccepted, 281, "R9", "a reported sequence above the head is believed";
     LateDepthLowersBacklog, 0, "backlog", "a report lowers it whatever the report has seen";
     BusyCountedNotSent, 2, "R12", "a busy member is counted and sent nothing";
-    UncoveredNotReassigned, 21, "R13", "an uncovered wake-up goes to no other member";
+    UncoveredNotReassigned, 309, "R13", "an uncovered wake-up goes to no other member";
     LeaseNeverLapses, 15, "R14", "a busy member's lease never lapses";
     DrainedBehindIsDone, 9, "R15", "what came after a drained sequence is not owed";
     RefusalTakesAll, 61, "R19", "a refused event takes the others of its request with it";
@@ -96,7 +96,7 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkRecentCutSilently, 41, "C4", "queues leave the list of a heartbeat, and its lower bound stays";
     LinkNumberBackTrusted, 4, "C5", "a number that goes back is no resync";
     LinkHeartbeatUnread, 2, "C5", "the numbers of heartbeats are not compared";
-    LinkResyncNeedsListener, 44, "C6", "a resync counts no cause where the queue has no listener at present";
+    LinkResyncNeedsListener, 16, "C6", "a resync counts no cause where the queue has no listener at present";
     LinkMissingNoCheck, 12, "C7", "groups check nothing when a peer is missing";
     LinkInterruptionIgnored, 25, "C7", "a peer that goes missing after an interruption is no resync";
     LinkAnswerUnconfirmed, 31, "C8", "a publisher is answered when the frame is published";
@@ -105,8 +105,8 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkServedInPart, 33, "C10", "a group is announced as served though idle members did not take all of the causes";
     LinkServedDropped, 7, "C11", "work of the last member that leaves is not passed on";
     LinkCheckIgnored, 0, "C12", "a check by a listener of another relay does not restart the interval";
-    LinkLeavesEarly, 80, "C15", "a relay leaves before its last causes are confirmed";
-    LinkTimersNotHandedOver, 23, "C15", "a relay leaves without the hand-over of its timers";
+    LinkLeavesEarly, 168, "C15", "a relay leaves before its last causes are confirmed";
+    LinkTimersNotHandedOver, 20, "C15", "a relay leaves without the hand-over of its timers";
     FlagEndUnmarked, 26, "R21", "a clearing leaves no trace of the set that it ends";
     FlagAcksReadOnce, 37, "C14", "the acknowledgements of another relay are read once in a generation";
 };

@@ -126,7 +126,8 @@ impl Hub {
         let first = state.rearm(&entry);
         drop(guard);
         if walks {
-            self.fanout.add(Arc::clone(&entry), is_counted.then_some(now));
+            self.fanout
+                .add(Arc::clone(&entry), is_counted.then_some(now));
         }
         if first {
             self.timers().waker.wake();
