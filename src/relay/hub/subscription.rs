@@ -358,9 +358,7 @@ impl Subscription {
         };
         let written = WakeEntry {
             target: Target::Queue(entry.address()),
-            reason: work.reason,
-            delta: work.delta,
-            sequence: work.sequence,
+            work,
             last_event: &state.last_event,
         };
         let shared = shared_from.map(|from| state.encoded.get(&from, work.sequence));

@@ -59,7 +59,7 @@ pub(crate) struct Member {
     pub(crate) lease: Option<Tick>,
 }
 
-/// A wake-up that waits for its member's stream.
+/// A wake-up for one stream; of a member it waits for its stream.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Assignment {
     pub(crate) reason: WakeReason,

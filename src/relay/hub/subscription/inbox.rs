@@ -13,10 +13,10 @@ use std::{
 };
 
 use super::super::{
-    counters::Delta,
     cursor::Cursor,
     decisions::DecisionKind,
     load::{REQUESTS, RequestedReads, StreamLoad},
+    members::Assignment,
     queue::{QueueEntry, QueueState},
     subscription::Subscription,
     wake_builder::{Target, WakeEntry, WakeSink},
@@ -250,9 +250,10 @@ impl Inbox {
             let pattern = &subscription.patterns()[pattern];
             let entry = WakeEntry {
                 target: Target::Pattern(pattern),
-                reason,
-                delta: Delta::default(),
-                sequence: 0,
+                work: Assignment {
+                    reason,
+                    ..Assignment::default()
+                },
                 last_event: &nothing,
             };
             if !sink.push(&entry, None) {

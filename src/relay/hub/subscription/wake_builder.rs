@@ -4,10 +4,10 @@
 //! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
 //! this process, as encoded bytes for the network. The hub knows neither form.
 
-use super::super::counters::{Counters, Delta};
+use super::super::{counters::Counters, members::Assignment};
 use crate::{
     base::fault::planted,
-    types::{LastEvent, Limits, QueueAddress, Selector, WakeReason, WorkDetected},
+    types::{LastEvent, Limits, QueueAddress, Selector, WorkDetected},
 };
 
 /// The queue or pattern of an entry.
@@ -22,9 +22,7 @@ pub(crate) enum Target<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WakeEntry<'a> {
     pub(crate) target: Target<'a>,
-    pub(crate) reason: WakeReason,
-    pub(crate) delta: Delta,
-    pub(crate) sequence: u64,
+    pub(crate) work: Assignment,
     /// Details of the newest event.
     pub(crate) last_event: &'a LastEvent,
 }
@@ -69,32 +67,26 @@ impl EncodingCache {
 
 impl WakeSink for WakeBuilder {
     fn push(&mut self, entry: &WakeEntry<'_>, _: Option<&mut Vec<u8>>) -> bool {
-        let entry = entry.to_work();
-        let bytes = self.bytes + entry.encoded_at_most();
+        let delta = &entry.work.delta;
+        let work = WorkDetected {
+            queue: match entry.target {
+                Target::Queue(address) => address.into(),
+                Target::Pattern(selector) => selector.clone(),
+            },
+            reason: entry.work.reason,
+            sequence: entry.work.sequence,
+            notifications: delta.notifications,
+            payload_size: delta.payload,
+            messages: delta.messages,
+            last_event: entry.last_event.clone(),
+        };
+        let bytes = self.bytes + work.encoded_at_most();
         let has_room = self.work.len() < Limits::WAKE_ENTRIES && bytes <= Limits::WAKE_BYTES;
         let fits = has_room || planted!(WakeUnbounded);
         if fits {
             self.bytes = bytes;
-            self.work.push(entry);
+            self.work.push(work);
         }
         fits
-    }
-}
-
-impl WakeEntry<'_> {
-    fn to_work(self) -> WorkDetected {
-        let queue = match self.target {
-            Target::Queue(address) => address.into(),
-            Target::Pattern(selector) => selector.clone(),
-        };
-        WorkDetected {
-            queue,
-            reason: self.reason,
-            sequence: self.sequence,
-            notifications: self.delta.notifications,
-            payload_size: self.delta.payload,
-            messages: self.delta.messages,
-            last_event: self.last_event.clone(),
-        }
     }
 }

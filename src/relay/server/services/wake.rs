@@ -63,12 +63,12 @@ fn encode(entry: &WakeEntry<'_>, out: &mut Vec<u8>) {
     let fields = EntryFields {
         account,
         queue,
-        payload_size: entry.delta.payload,
-        sequence: entry.sequence,
-        notifications: entry.delta.notifications,
-        reason: entry.reason,
+        payload_size: entry.work.delta.payload,
+        sequence: entry.work.sequence,
+        notifications: entry.work.delta.notifications,
+        reason: entry.work.reason,
         last_event: entry.last_event,
-        messages: entry.delta.messages,
+        messages: entry.work.delta.messages,
     };
     encode_entry(&fields, out);
 }
