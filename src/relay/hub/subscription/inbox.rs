@@ -277,20 +277,14 @@ impl Inbox {
         let paid = self.made.min(STEP / 2);
         self.made -= paid;
         let most = most.saturating_add(2 * paid);
-        let mut settled = Vec::new();
-        let mut visited = 0;
-        for (number, (entry, cursor)) in self.cursors.range(self.swept_up_to..).take(most) {
-            visited += 1;
-            self.swept_up_to = number + 1;
-            let is_lapsed = cursor.is_lapsed(now, subscription);
-            if is_lapsed || cursor.is_settled(now, subscription) {
-                settled.push(Arc::clone(entry));
-            }
-        }
-        if visited < most {
-            self.swept_up_to = 0;
-        }
-        settled
+        let cursors = self.cursors.range(self.swept_up_to..);
+        let next = cursors.clone().nth(most);
+        self.swept_up_to = next.map_or(0, |(number, _)| *number);
+        let some = cursors.take(most).map(|(_, one)| one);
+        let settled = some.filter(|(_, cursor)| {
+            cursor.is_lapsed(now, subscription) || cursor.is_settled(now, subscription)
+        });
+        settled.map(|(entry, _)| Arc::clone(entry)).collect()
     }
 
     /// Removes a cursor that has nothing that the subscriber needs.
