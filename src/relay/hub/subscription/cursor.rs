@@ -81,20 +81,15 @@ impl Cursor {
         !is_over && self.has_work()
     }
 
-    /// Returns whether the queue's entry is kept for this cursor. A listener that does not report keeps it
-    /// until its visibility time-out is over; a check of the sentinel keeps no entry then, because a later
-    /// one finds the same messages.
-    pub(crate) fn keeps_entry(&self, subscription: &Subscription) -> bool {
+    /// Its owed or busy state has changed: corrects the entry's number of cursors that keep it. A listener
+    /// that does not report keeps it until its visibility time-out is over; a check of the sentinel keeps no
+    /// entry then, because a later one finds the same messages.
+    pub(crate) fn note_held(&mut self, subscription: &Subscription, state: &mut QueueState) {
         let has_work = match subscription.mailbox.reports() {
             true => self.has_work(),
             false => self.work_sent_at.is_some(),
         };
-        self.owed.is_some() || has_work
-    }
-
-    /// Its owed or busy state has changed: corrects the entry's number of cursors that keep it.
-    pub(crate) fn note_held(&mut self, subscription: &Subscription, state: &mut QueueState) {
-        let holds = self.keeps_entry(subscription);
+        let holds = self.owed.is_some() || has_work;
         let before = std::mem::replace(&mut self.holds, holds);
         state.held = state.held + u32::from(holds) - u32::from(before);
     }

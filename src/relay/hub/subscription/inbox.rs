@@ -171,15 +171,11 @@ impl Inbox {
     }
 
     /// Takes out some cursors of a closed inbox, which [`super::super::subscribe`] detaches, and drops as
-    /// many of the queues with something to send.
+    /// many of the queues with something to send: each of these has a cursor.
     pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<(Arc<QueueEntry>, Box<Cursor>)> {
         self.due.truncate(self.due.len().saturating_sub(most));
         let all = std::iter::from_fn(|| self.cursors.pop_first());
         all.take(most).map(|(_, taken)| taken).collect()
-    }
-
-    pub(crate) fn is_detached(&self) -> bool {
-        self.cursors.is_empty() && self.due.is_empty()
     }
 
     /// Requests a check of a pattern under its own name. Returns whether to wake the stream.

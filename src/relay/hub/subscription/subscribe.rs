@@ -369,7 +369,7 @@ impl Hub {
                 self.wake_after(entry, delay, timer, now);
             }
         }
-        let done = subscription.lock().is_detached();
+        let done = subscription.lock().len() == 0;
         if done {
             self.closing.fetch_sub(1, Ordering::AcqRel);
         }
