@@ -290,10 +290,8 @@ impl Inbox {
         subscription: &Subscription,
         now: Tick,
     ) -> Option<Box<Cursor>> {
-        let known = self
-            .get(entry)
-            .filter(|_| !subscription.mailbox.is_closed());
-        known.filter(|cursor| cursor.is_settled(now, subscription))?;
+        self.get(entry)
+            .filter(|cursor| cursor.is_settled(now, subscription))?;
         let (_, cursor) = self.cursors.remove(&entry.number())?;
         self.note_tasks(cursor.tasks, 0);
         Some(cursor)
