@@ -278,11 +278,10 @@ impl Subscription {
     ) -> Filled {
         // Raised before the inbox is read: see `resume`.
         let raise = |revision: &AtomicU64| revision.fetch_add(1, Ordering::Relaxed);
-        let early = revision.filter(|_| !planted!(ResumeNumberDrawnLate));
-        let drawn = early.map(raise);
+        let drawn = revision.map(raise);
         let mut filled = Filled::default();
         let mut inbox = self.lock();
-        let accepted_at = inbox.begin_take(drawn);
+        filled.accepted_at = inbox.begin_take(drawn);
         if !inbox.fill_checks(self, sink, &mut filled) {
             return filled;
         }
@@ -300,14 +299,11 @@ impl Subscription {
         filled.complete = inbox.end_take(count, due);
         if filled.entries > 0 {
             inbox.note_woken(now);
-            filled.accepted_at = accepted_at;
         }
-        drop(inbox);
         if planted!(ResumeNumberDrawnLate)
             && let Some(revision) = revision
         {
-            let drawn = raise(revision);
-            self.lock().draw(drawn, 0);
+            inbox.draw(raise(revision), 0);
         }
         filled
     }

@@ -75,7 +75,7 @@ pub(crate) struct Filled {
     pub(crate) requested: RequestedReads,
     /// The notifications of all entries, saturating, and of the entry with the fewest.
     pub(crate) notifications: u64,
-    pub(crate) fewest: u64,
+    pub(crate) fewest: Option<u64>,
     /// No marked cursor is left; otherwise the rest follows in the next Wake.
     pub(crate) complete: bool,
     /// When the oldest marked event was accepted, where that is known. It is not known for checks
@@ -441,10 +441,8 @@ impl Filled {
         if let Some(at) = REQUESTS.iter().position(|one| *one == reason) {
             self.requested[at] += 1;
         }
-        self.fewest = match self.entries {
-            0 => notifications,
-            _ => self.fewest.min(notifications),
-        };
+        let fewest = self.fewest.unwrap_or(notifications);
+        self.fewest = Some(fewest.min(notifications));
         self.entries += 1;
         self.notifications = self.notifications.saturating_add(notifications);
     }

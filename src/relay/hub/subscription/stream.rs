@@ -191,7 +191,7 @@ impl SubscriberStream {
             self.hub.load.note_sent(filled.requested);
             self.lifecycle.sent_at = now;
             // Where one of the queues has few messages, a listener may only wait for its next ones.
-            if filled.complete && filled.fewest >= self.throttle_from {
+            if filled.complete && filled.fewest >= Some(self.throttle_from) {
                 self.throttled_until = now + THROTTLE;
             }
             self.hub.sweep(&self.subscription, SWEPT_BESIDE, now);
