@@ -159,9 +159,6 @@ impl Subscription {
             state.told = 0;
             return false;
         };
-        if cursor.is_member {
-            return true;
-        }
         // A walk may come with events that the stream has taken. Where it is owed something, it has taken
         // nothing since.
         let from = cursor.taken.unwrap_or_else(|| match owed {
@@ -192,14 +189,7 @@ impl Subscription {
     pub(super) fn join_group(&self, entry: &Arc<QueueEntry>, beyond: bool) -> bool {
         let beyond = beyond && !entry.shared.cursors.is_full_beyond();
         let mut inbox = self.lock();
-        if self.mailbox.is_closed() {
-            return false;
-        }
-        let Some(cursor) = inbox.get_or_insert(entry, self, beyond) else {
-            return false;
-        };
-        cursor.is_member = true;
-        true
+        !self.mailbox.is_closed() && inbox.get_or_insert(entry, self, beyond).is_some()
     }
 
     /// A member's stream has a wake-up to take.

@@ -52,7 +52,6 @@ impl QueueState {
     pub(crate) fn report(
         &mut self,
         listener: &Subscription,
-        is_member: bool,
         report: &Report,
         polled: bool,
         now: Tick,
@@ -67,7 +66,7 @@ impl QueueState {
             was_asked = sentinel.asked == Some(listener.id);
             tells = sentinel.reported(now);
         }
-        let group = listener.group.as_ref().filter(|_| is_member);
+        let group = listener.group.as_ref();
         if let Some(group) = group.and_then(|name| coordinator.group(name)) {
             group.report(listener.id, report, polled, finds_more, now);
         }

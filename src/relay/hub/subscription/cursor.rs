@@ -22,9 +22,8 @@ use crate::base::clock::Tick;
 /// A subscriber's state on one queue.
 #[derive(Default)]
 pub(crate) struct Cursor {
-    /// A member that the queue's group knows; its position is the group's.
-    pub(crate) is_member: bool,
-    /// The position before its first undelivered event; `None` where it is owed nothing.
+    /// The position before its first undelivered event; `None` where it is owed nothing. A member's
+    /// position is its group's.
     pub(crate) owed: Option<Counters>,
     /// The sentinel's check is pending.
     pub(crate) is_asked: bool,

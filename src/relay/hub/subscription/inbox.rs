@@ -231,7 +231,7 @@ impl Inbox {
     /// Returns whether something was not taken that is owed outside of groups.
     pub(crate) fn is_owed(&self) -> bool {
         let mut due = self.due.iter().filter_map(|entry| self.get(entry));
-        !self.pattern_checks.is_empty() || due.any(|one| !one.is_member && one.owed.is_some())
+        !self.pattern_checks.is_empty() || due.any(|one| one.owed.is_some())
     }
 
     /// Adds the patterns' own checks; returns whether all of them had room.
@@ -364,7 +364,6 @@ impl Inbox {
             let reason = WakeReason::Unspecified;
             state.note(kind, Some(subscription), reason, sequence, now);
         }
-        let is_member = cursor.is_member;
         let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
         cursor.note_held(subscription, state);
         self.note_tasks(tasks, report.active_dequeue_tasks);
@@ -372,7 +371,7 @@ impl Inbox {
             sequence,
             ..report.clone()
         };
-        state.report(subscription, is_member, &report, polled, now)
+        state.report(subscription, &report, polled, now)
     }
 
     /// Returns what the stream does, by its newest reports; nothing after its end.

@@ -355,13 +355,11 @@ impl Hub {
             self.reconcile(Arc::clone(&entry), now, |_, state| {
                 state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
                 state.held -= u32::from(cursor.holds);
-                if !cursor.is_member {
-                    return state.subscriber_left(subscription.id, now);
-                }
                 if let Some(group) = state.group_of(subscription) {
                     group.leave(subscription.id, busy, now);
+                    state.left_at = now;
                 }
-                state.left_at = now;
+                state.subscriber_left(subscription.id, now);
             });
             if busy && !planted!(NoTimerForBusy) {
                 let end = *closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
