@@ -172,10 +172,8 @@ impl Hub {
             && let Some((node, last)) = introduction.nodes.last_mut()
         {
             let beginning = node.selector.beginning();
-            let from = match last.as_ref() {
-                Some(last) => Bound::Excluded(last.borrow()),
-                None => Bound::Included(beginning),
-            };
+            let next = last.as_ref().map(|last| Bound::Excluded(last.borrow()));
+            let from = next.unwrap_or(Bound::Included(beginning));
             let mut some = self.entries.range(from, left);
             some.retain(|entry| {
                 let text: &str = entry.address().borrow();
@@ -185,8 +183,10 @@ impl Hub {
             left = left.saturating_sub(some.len() + 1);
             *last = some.last().map(|entry| entry.address().clone());
             some.retain(|entry| node.selector.matches(entry.address()));
+            some.retain(|entry| !subscription.names(entry.address()));
+            let (resumed, named) = (introduction.resumed, &mut introduction.named);
             for entry in some {
-                if introduction.named >= NAMED {
+                if *named >= NAMED {
                     // The others are checked under the pattern's own name. A member checks them already.
                     node.set_needed();
                     if subscription.group.is_none() {
@@ -196,9 +196,19 @@ impl Hub {
                     is_end = true;
                     break;
                 }
-                let resumed = introduction.resumed;
-                let is_named = self.introduce_one(subscription, resumed, entry, now, &mut batch);
-                introduction.named += usize::from(is_named);
+                // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
+                self.reconcile(entry, now, |entry, state| {
+                    // A member resumes by no number.
+                    let has_changed = resumed.is_none_or(|revision| state.changed_at > revision);
+                    *named += usize::from(has_changed);
+                    if let Some(group) = state.group_of(subscription) {
+                        group.request_first_check();
+                    } else if subscription.group.is_none() && has_changed {
+                        subscription.owe(entry, state, Owed::CatchUp, &mut batch);
+                    }
+                    state.told = 0;
+                    note_change(subscription, DecisionKind::Joined, state, now);
+                });
             }
             if is_end {
                 if node.group.is_some() {
@@ -220,34 +230,6 @@ impl Hub {
             *lock(&subscription.introduction) = Some(introduction);
         }
         done
-    }
-
-    /// Introduces a queue of a pattern; returns whether the subscriber gets to know of it.
-    fn introduce_one(
-        &self,
-        subscription: &Arc<Subscription>,
-        resumed: Option<u64>,
-        entry: Arc<QueueEntry>,
-        now: Tick,
-        batch: &mut WakeBatch,
-    ) -> bool {
-        if subscription.names(entry.address()) {
-            return false;
-        }
-        let mut is_named = false;
-        // A forgotten entry is told as forgotten, and one that is made again finds its nodes.
-        self.reconcile(entry, now, |entry, state| {
-            // A member resumes by no number.
-            is_named = resumed.is_none_or(|revision| state.changed_at > revision);
-            if let Some(group) = state.group_of(subscription) {
-                group.request_first_check();
-            } else if subscription.group.is_none() && is_named {
-                subscription.owe(entry, state, Owed::CatchUp, batch);
-            }
-            state.told = 0;
-            note_change(subscription, DecisionKind::Joined, state, now);
-        });
-        is_named
     }
 
     /// Makes the entries of the queues that the subscription names, and counts them in the limits.
