@@ -1,7 +1,7 @@
 //! The patterns that have subscriptions: a node for each distinct pattern and group.
 //!
-//! A queue keeps the nodes that match it, and looks them up again when a node got its first subscription
-//! or lost its last (`version`). So a subscription of a known pattern costs one entry in one list, whatever
+//! A queue keeps the nodes that match it, and looks them up again when a node was made (`version`): one that
+//! has ended is empty until then. So a subscription of a known pattern costs one entry in one list, whatever
 //! the number of queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
 //! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
 //! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
@@ -61,8 +61,7 @@ pub(super) struct PatternNode {
 /// All nodes.
 pub(crate) struct Patterns {
     index: RwLock<PatternIndex>,
-    /// Grows when a node gets its first subscription, or loses its last. A new queue has looked up
-    /// version 0.
+    /// Grows when a node gets its first subscription. A new queue has looked up version 0.
     version: AtomicU64,
     /// Grows with each subscription of a pattern.
     joined: AtomicU64,
@@ -179,7 +178,8 @@ impl Patterns {
         read(&self.index).all.is_empty()
     }
 
-    /// Returns the version of the nodes. A queue that has looked up this one knows all its nodes.
+    /// Returns the version of the nodes. A queue that has looked up this one knows all its nodes; some of
+    /// those that it knows may have ended.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -236,15 +236,10 @@ impl Patterns {
     pub(super) fn leave(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
         let mut index = write(&self.index);
         let nodes = index.of(subscription);
-        let mut is_changed = false;
         for node in &nodes {
             if node.remove(subscription) {
                 index.remove(node);
-                is_changed = true;
             }
-        }
-        if is_changed {
-            self.version.fetch_add(1, Ordering::AcqRel);
         }
         nodes
     }
