@@ -143,10 +143,9 @@ impl PatternNode {
 
     fn insert(&self, subscription: &Arc<Subscription>) {
         let mut all = self.lock();
-        if all.insert(subscription) {
-            let capacity = u64::from(subscription.mailbox.capacity);
-            self.capacity.fetch_add(capacity, Ordering::AcqRel);
-        }
+        all.insert(subscription);
+        let capacity = u64::from(subscription.mailbox.capacity);
+        self.capacity.fetch_add(capacity, Ordering::AcqRel);
         self.len.store(all.len() as u64, Ordering::Release);
         self.joined.fetch_add(1, Ordering::AcqRel);
     }
@@ -154,10 +153,9 @@ impl PatternNode {
     /// Returns whether no subscription is left.
     fn remove(&self, subscription: &Subscription) -> bool {
         let mut all = self.lock();
-        if all.remove(subscription.id) {
-            let capacity = u64::from(subscription.mailbox.capacity);
-            self.capacity.fetch_sub(capacity, Ordering::AcqRel);
-        }
+        all.remove(subscription.id);
+        let capacity = u64::from(subscription.mailbox.capacity);
+        self.capacity.fetch_sub(capacity, Ordering::AcqRel);
         self.len.store(all.len() as u64, Ordering::Release);
         all.len() == 0
     }
@@ -202,8 +200,14 @@ impl Patterns {
     }
 
     /// Returns the nodes of a subscription's patterns.
-    pub(super) fn of(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
-        read(&self.index).of(subscription)
+    pub(super) fn of(&self, subscription: &Subscription) -> Nodes {
+        let index = read(&self.index);
+        let nodes = subscription.patterns().iter().filter_map(|pattern| {
+            let patterns = index.by_shape.get(&shape_of(pattern))?;
+            let mut nodes = patterns.get(pattern.as_str())?.iter();
+            nodes.find(|node| node.group == subscription.group).cloned()
+        });
+        nodes.collect()
     }
 
     /// Returns up to `count` nodes after the one with this number.
@@ -232,14 +236,12 @@ impl Patterns {
         nodes
     }
 
-    /// Removes a subscription from its nodes; returns these.
-    pub(super) fn leave(&self, subscription: &Subscription) -> Vec<Arc<PatternNode>> {
+    /// Removes a subscription from its nodes, once; returns these.
+    pub(super) fn leave(&self, subscription: &Subscription) -> Nodes {
+        let nodes = self.of(subscription);
         let mut index = write(&self.index);
-        let nodes = index.of(subscription);
-        for node in &nodes {
-            if node.remove(subscription) {
-                index.remove(node);
-            }
+        for node in nodes.iter().filter(|node| node.remove(subscription)) {
+            index.remove(node);
         }
         nodes
     }
@@ -273,15 +275,6 @@ impl PatternIndex {
         self.all.insert(self.made, Arc::clone(&node));
         nodes.push(Arc::clone(&node));
         node
-    }
-
-    fn of(&self, subscription: &Subscription) -> Nodes {
-        let nodes = subscription.patterns().iter().filter_map(|pattern| {
-            let patterns = self.by_shape.get(&shape_of(pattern))?;
-            let mut nodes = patterns.get(pattern.as_str())?.iter();
-            nodes.find(|node| node.group == subscription.group).cloned()
-        });
-        nodes.collect()
     }
 
     /// The node has lost its last subscription.

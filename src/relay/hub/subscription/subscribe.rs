@@ -280,7 +280,7 @@ impl Hub {
         if was_open {
             self.leave_named(subscription, now);
         }
-        if subscription.has_pattern() {
+        if was_open && subscription.has_pattern() {
             self.leave_patterns(subscription, is_owed, now);
         }
         let detaching = (Arc::clone(subscription), now);
