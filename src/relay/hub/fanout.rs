@@ -85,9 +85,6 @@ impl Walk {
         // The newest notification's time would hide how long the first one has waited for the walk.
         batch.accepted_at = self.accepted_at;
         self.place = self.entry.walk(place, self.events.as_ref(), batch);
-        if self.place.is_none() {
-            self.entry.end_walk();
-        }
         self.place.is_some()
     }
 }

@@ -181,15 +181,15 @@ impl QueueEntry {
     }
 
     /// Owes the events of a walk to one step's subscribers, then assigns work to members. Returns
-    /// where to continue, or `None` at the end.
+    /// where to continue, or ends the walk.
     pub(super) fn walk(
         self: &Arc<Self>,
         place: WalkPlace,
         events: Option<&(Counters, Vec<Arc<PatternNode>>)>,
         batch: &mut WakeBatch,
     ) -> Option<WalkPlace> {
-        let mut state = self.lock();
-        let state = &mut *state;
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let WalkPlace { list, after } = place;
         if let Some((from, nodes)) = events
             && list <= nodes.len()
@@ -210,12 +210,10 @@ impl QueueEntry {
             let list = list + usize::from(last.is_none());
             return Some(WalkPlace { list, after: last });
         }
-        state.assign(self, batch).then_some(place)
-    }
-
-    /// A walk has marked all subscribers, and may have opened a claim of a group.
-    pub(super) fn end_walk(self: &Arc<Self>) {
-        let mut state = self.lock();
+        if state.assign(self, batch) {
+            return Some(place);
+        }
+        // All subscribers are marked, and a claim of a group may be open.
         if planted!(MarkClearedAfterWalk) {
             state.walk_pending = false;
         }
@@ -227,10 +225,11 @@ impl QueueEntry {
             state.settle(&self.shared.revision);
         }
         let is_first = state.rearm(self);
-        drop(state);
+        drop(guard);
         if is_first {
             self.shared.timers.waker.wake();
         }
+        None
     }
 
     /// Locks the state, after it has looked up the nodes that match the queue now.
