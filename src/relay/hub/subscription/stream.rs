@@ -50,8 +50,9 @@ pub(crate) struct SubscriberStream {
     /// The newest Welcome or Heartbeat said so.
     degraded: bool,
     lifecycle: StreamLifecycle,
-    /// When the newest resume number was drawn.
-    drawn_at: Tick,
+    /// When the next resume number is drawn at the latest. A member has none: its queues follow the
+    /// group's cursor.
+    draws_at: Tick,
     /// After a large Wake, no message is sent before this time.
     throttled_until: Tick,
     throttle_from: u64,
@@ -83,6 +84,10 @@ impl SubscriberStream {
         rng: &mut fastrand::Rng,
     ) -> Self {
         let lifecycle = StreamLifecycle::new(options.heartbeat, config.max_age, now, rng);
+        let draws_at = match subscription.group {
+            Some(_) => Tick::NEVER,
+            None => now + lifecycle.heartbeat,
+        };
         let id = subscription.id.0;
         let welcome = Welcome {
             relay_id: Arc::clone(&config.relay_id),
@@ -98,7 +103,7 @@ impl SubscriberStream {
             welcome: Some(Box::new(welcome)),
             degraded: false,
             lifecycle,
-            drawn_at: now,
+            draws_at,
             throttled_until: now,
             throttle_from: config.throttle_from,
         }
@@ -181,9 +186,9 @@ impl SubscriberStream {
         }
         // The queues that are not introduced may have changed before.
         let draws =
-            introduced && self.subscription.group.is_none() && (silent || now >= self.drawing_at());
+            introduced && self.subscription.group.is_none() && (silent || now >= self.draws_at);
         if draws {
-            self.drawn_at = now;
+            self.draws_at = now + self.lifecycle.heartbeat;
         }
         let revision = draws.then_some(&self.hub.shared.revision);
         let filled = self.subscription.fill(now, revision, sink);
@@ -206,17 +211,8 @@ impl SubscriberStream {
             let resume = self.subscription.take_resume().unwrap_or_default();
             return self.heartbeat(degraded, resume, now);
         }
-        let heartbeat = self.drawing_at().min(self.lifecycle.heartbeat_at());
+        let heartbeat = self.draws_at.min(self.lifecycle.heartbeat_at());
         StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at))
-    }
-
-    /// Returns when the next resume number is drawn at the latest. A member has none: its queues
-    /// follow the group's cursor.
-    fn drawing_at(&self) -> Tick {
-        match self.subscription.group {
-            Some(_) => Tick::NEVER,
-            None => self.drawn_at + self.lifecycle.heartbeat,
-        }
     }
 
     fn heartbeat(
