@@ -33,10 +33,8 @@ impl Hub {
         let found = lock(&self.subscriptions).get(&id).cloned();
         let subscription = found.ok_or_else(unknown_subscription)?;
         if !subscription.wants(&report.queue) {
-            let rule = format_args!(
-                "{} is matched by no selector of the subscription",
-                report.queue
-            );
+            let queue = &report.queue;
+            let rule = format_args!("{queue} is matched by no selector of the subscription");
             return Err(Error::invalid("queue_name", rule));
         }
         self.check_report(&subscription, report)?;
@@ -68,11 +66,8 @@ impl Hub {
             }
         });
         drop(batch);
-        if is_closed {
-            return match planted!(ReportAfterEnd) {
-                true => Ok(()),
-                false => Err(unknown_subscription()),
-            };
+        if is_closed && !planted!(ReportAfterEnd) {
+            return Err(unknown_subscription());
         }
         self.sweep(&subscription, 0, now);
         if report.state != ReportState::Unspecified && subscription.has_pattern() {

@@ -60,14 +60,6 @@ impl Hub {
         let is_own = stated == digest && is_known;
         (is_own || planted!(ForeignEpochAccepted)).then_some(revision)
     }
-
-    /// Returns whether an entry was forgotten that changed after this revision.
-    pub(in super::super) fn forgot_since(&self, revision: u64) -> bool {
-        if planted!(ResumePastForgotten) {
-            return false;
-        }
-        self.forgotten_at.load(Ordering::Acquire) > revision
-    }
 }
 
 /// Returns the digest of a hub's life, a listener and its sorted selectors. The life is the epoch and the

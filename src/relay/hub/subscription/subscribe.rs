@@ -222,8 +222,10 @@ impl Hub {
             // Decided when all queues of the map are introduced: each queue that is forgotten from now
             // on is told as forgotten.
             let are_resynced = self.pattern_resyncs.load(Ordering::SeqCst) > 0;
+            let forgotten_at = self.forgotten_at.load(Ordering::Acquire);
+            let is_forgotten = |since: u64| forgotten_at > since && !planted!(ResumePastForgotten);
             let since = introduction.resumed;
-            if since.is_some_and(|since| are_resynced || self.forgot_since(since)) {
+            if since.is_some_and(|since| are_resynced || is_forgotten(since)) {
                 subscription.request_pattern_checks(&mut batch);
             }
         } else {
