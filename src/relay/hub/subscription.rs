@@ -149,7 +149,7 @@ impl Subscription {
             };
             // R2: it checks all queues of a pattern that matches this one.
             let mut patterns = self.patterns().iter();
-            let pattern = patterns.position(|pattern| pattern.matches(entry.address()));
+            let pattern = patterns.find(|pattern| pattern.matches(entry.address()));
             if let Some(pattern) = pattern.filter(|_| !planted!(OverflowUntold))
                 && inbox.request_pattern_check(pattern, reason)
             {
@@ -210,16 +210,14 @@ impl Subscription {
         reason: WakeReason,
         batch: &mut WakeBatch,
     ) {
-        let known = self.patterns().binary_search(pattern);
-        if known.is_ok_and(|at| self.lock().request_pattern_check(at, reason)) {
+        if self.lock().request_pattern_check(pattern, reason) {
             batch.push(self);
         }
     }
 
     /// Returns whether it has not taken a check of this pattern that it is owed.
     pub(super) fn has_pattern_check(&self, pattern: &Selector) -> bool {
-        let known = self.patterns().binary_search(pattern);
-        known.is_ok_and(|at| self.lock().pattern_checks.contains_key(&at))
+        self.lock().pattern_checks.contains_key(pattern)
     }
 
     /// R2: each of the listener's patterns is checked under its own name.
@@ -272,7 +270,7 @@ impl Subscription {
         let mut filled = Filled::default();
         let mut inbox = self.lock();
         filled.accepted_at = inbox.begin_take(drawn);
-        if !inbox.fill_checks(self, sink, &mut filled) {
+        if !inbox.fill_checks(sink, &mut filled) {
             return filled;
         }
         let mut due = inbox.take_due();

@@ -23,7 +23,7 @@ use super::super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{LastEvent, Report, ReportState, WakeReason},
+    types::{LastEvent, Report, ReportState, Selector, WakeReason},
 };
 
 /// The part of a subscription that its lock guards.
@@ -37,8 +37,8 @@ pub(crate) struct Inbox {
     is_woken: bool,
     /// When the oldest event in `due` was accepted, where that is known.
     accepted_at: Option<Tick>,
-    /// The places of patterns with a check due under their own name.
-    pub(crate) pattern_checks: BTreeMap<usize, WakeReason>,
+    /// The patterns with a check due under their own name.
+    pub(crate) pattern_checks: BTreeMap<Selector, WakeReason>,
     /// The number of the next cursor that the search for settled ones visits, and how many were made
     /// since the newest search.
     swept_up_to: u64,
@@ -180,8 +180,8 @@ impl Inbox {
 
     /// Requests a check of a pattern under its own name. Returns whether to wake the stream.
     #[must_use]
-    pub(crate) fn request_pattern_check(&mut self, pattern: usize, reason: WakeReason) -> bool {
-        let known = self.pattern_checks.entry(pattern).or_default();
+    pub(crate) fn request_pattern_check(&mut self, pattern: &Selector, reason: WakeReason) -> bool {
+        let known = self.pattern_checks.entry(pattern.clone()).or_default();
         *known = reason.max(*known);
         self.rings()
     }
@@ -235,15 +235,9 @@ impl Inbox {
     }
 
     /// Adds the patterns' own checks; returns whether all of them had room.
-    pub(crate) fn fill_checks(
-        &mut self,
-        subscription: &Subscription,
-        sink: &mut impl WakeSink,
-        filled: &mut Filled,
-    ) -> bool {
+    pub(crate) fn fill_checks(&mut self, sink: &mut impl WakeSink, filled: &mut Filled) -> bool {
         let nothing = LastEvent::default();
-        while let Some((&pattern, &reason)) = self.pattern_checks.first_key_value() {
-            let pattern = &subscription.patterns()[pattern];
+        while let Some((pattern, &reason)) = self.pattern_checks.first_key_value() {
             let entry = WakeEntry {
                 target: Target::Pattern(pattern),
                 work: Assignment {
