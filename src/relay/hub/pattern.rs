@@ -123,11 +123,10 @@ impl PatternNode {
         lock(&self.waiting).remove(&entry.number());
     }
 
-    /// Returns up to `count` waiting queues, after the one with this number.
-    pub(super) fn waiting_after(&self, number: Option<u64>, count: usize) -> Vec<Arc<QueueEntry>> {
-        let from = number.map_or(Bound::Unbounded, Bound::Excluded);
+    /// Returns up to `count` waiting queues, from this number on.
+    pub(super) fn waiting_from(&self, number: u64, count: usize) -> Vec<Arc<QueueEntry>> {
         let waiting = lock(&self.waiting);
-        let some = waiting.range((from, Bound::Unbounded));
+        let some = waiting.range(number..);
         let some = some.filter_map(|(_, entry)| entry.upgrade());
         some.take(count).collect()
     }

@@ -79,10 +79,8 @@ impl Subscription {
         now: Tick,
     ) -> Self {
         let mut selectors = options.selectors.clone();
-        selectors.sort_unstable();
+        selectors.sort_by_cached_key(|one| (one.is_pattern(), one.clone()));
         selectors.dedup();
-        // Stable: both kinds stay in order.
-        selectors.sort_by_key(Selector::is_pattern);
         Self {
             id,
             listener_id: options.listener_id.clone(),

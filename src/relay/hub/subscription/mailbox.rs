@@ -160,12 +160,9 @@ impl WakeBatch {
     /// Wakes all streams of the batch. No lock may be held.
     pub(crate) fn wake(&mut self) {
         self.work = 0;
-        if let Some(first) = self.first.take() {
-            first.mailbox.waker.wake();
+        for one in self.first.take().into_iter().chain(self.others.drain(..)) {
+            one.mailbox.waker.wake();
         }
-        self.others
-            .drain(..)
-            .for_each(|subscription| subscription.mailbox.waker.wake());
     }
 }
 

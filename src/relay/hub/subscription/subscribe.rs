@@ -34,8 +34,8 @@ use crate::{
 pub(crate) struct Introduction {
     /// The nodes whose queues are still to be visited, each with the last one that was.
     nodes: Vec<(Arc<PatternNode>, Option<QueueAddress>)>,
-    /// The nodes whose waiting queues are still to be visited, each with the number of the last one.
-    waiting: Vec<(Arc<PatternNode>, Option<u64>)>,
+    /// The nodes whose waiting queues are still to be visited, from this number on.
+    waiting: Vec<(Arc<PatternNode>, u64)>,
     /// The subscriber has all changes up to this revision.
     resumed: Option<u64>,
     /// The queues with a CATCH_UP so far, or those that a member has visited.
@@ -109,7 +109,7 @@ impl Hub {
         let waiting = joined.iter().filter(|_| !planted!(MemberUnnoticed));
         *lock(&subscription.introduction) = Some(Box::new(Introduction {
             nodes: nodes.map(|node| (Arc::clone(node), None)).collect(),
-            waiting: waiting.map(|node| (Arc::clone(node), None)).collect(),
+            waiting: waiting.map(|node| (Arc::clone(node), 0)).collect(),
             resumed,
             named: 0,
         }));
@@ -156,12 +156,12 @@ impl Hub {
         };
         let (mut left, mut batch) = (STEP, WakeBatch::default());
         while left > 0
-            && let Some((node, after)) = introduction.waiting.last_mut()
+            && let Some((node, from)) = introduction.waiting.last_mut()
         {
-            let some = node.waiting_after(*after, left);
+            let some = node.waiting_from(*from, left);
             left -= some.len();
             match some.last() {
-                Some(last) => *after = Some(last.number()),
+                Some(last) => *from = last.number() + 1,
                 None => _ = introduction.waiting.pop(),
             }
             for entry in some {
