@@ -40,7 +40,7 @@ use crate::types::{GroupName, QueueAddress, Selector};
 
 /// One pattern, with the subscriptions of one group or of none.
 pub(super) struct PatternNode {
-    /// Its place in the order of nodes.
+    /// Its place in the order of nodes: the version before it was made.
     pub(super) number: u64,
     pub(super) selector: Selector,
     pub(super) group: Option<GroupName>,
@@ -61,18 +61,18 @@ pub(super) struct PatternNode {
 /// All nodes.
 pub(crate) struct Patterns {
     index: RwLock<PatternIndex>,
-    /// Grows when a node gets its first subscription. A new queue has looked up version 0.
+    /// Grows when a node is made, and is the number of the next one. A new queue has looked up version 0.
     version: AtomicU64,
     /// Grows with each subscription of a pattern.
     joined: AtomicU64,
 }
 
 impl PatternNode {
-    fn new(selector: &Selector, group: Option<&GroupName>, number: u64) -> Self {
+    fn new(selector: &Selector, group: Option<GroupName>, number: u64) -> Self {
         Self {
             number,
             selector: selector.clone(),
-            group: group.cloned(),
+            group,
             subscribers: Mutex::default(),
             len: AtomicU64::new(0),
             is_needed: AtomicU64::new(0),
@@ -218,21 +218,26 @@ impl Patterns {
     }
 
     /// Adds a subscription to the nodes of its patterns, which it makes where they are missing.
-    pub(super) fn join(&self, subscription: &Arc<Subscription>) -> Vec<Arc<PatternNode>> {
-        let mut index = write(&self.index);
-        let mut nodes = Vec::new();
-        let mut is_changed = false;
-        for pattern in subscription.patterns() {
-            let node = index.get_or_make(pattern, subscription.group.as_ref());
-            is_changed |= node.len() == 0;
+    pub(super) fn join(&self, subscription: &Arc<Subscription>) -> Nodes {
+        let (group, mut guard) = (&subscription.group, write(&self.index));
+        let index = &mut *guard;
+        let joined = subscription.patterns().iter().map(|pattern| {
+            let patterns = index.by_shape.entry(shape_of(pattern)).or_default();
+            let nodes = patterns.entry(pattern.as_str().into()).or_default();
+            let known = nodes.iter().find(|node| node.group == *group).cloned();
+            let node = known.unwrap_or_else(|| {
+                let number = self.version.fetch_add(1, Ordering::AcqRel);
+                let new = Arc::new(PatternNode::new(pattern, group.clone(), number));
+                index.all.insert(number, Arc::clone(&new));
+                nodes.push(Arc::clone(&new));
+                new
+            });
             node.insert(subscription);
-            nodes.push(node);
-        }
-        if is_changed {
-            self.version.fetch_add(1, Ordering::AcqRel);
-        }
+            node
+        });
+        let joined = joined.collect();
         self.joined.fetch_add(1, Ordering::AcqRel);
-        nodes
+        joined
     }
 
     /// Removes a subscription from its nodes, once; returns these.
@@ -259,23 +264,9 @@ struct PatternIndex {
     by_shape: BTreeMap<Shape, HashMap<Box<str>, Nodes>>,
     /// In the order in which they were made.
     all: BTreeMap<u64, Arc<PatternNode>>,
-    made: u64,
 }
 
 impl PatternIndex {
-    fn get_or_make(&mut self, pattern: &Selector, group: Option<&GroupName>) -> Arc<PatternNode> {
-        let patterns = self.by_shape.entry(shape_of(pattern)).or_default();
-        let nodes = patterns.entry(pattern.as_str().into()).or_default();
-        if let Some(known) = nodes.iter().find(|node| node.group.as_ref() == group) {
-            return Arc::clone(known);
-        }
-        self.made += 1;
-        let node = Arc::new(PatternNode::new(pattern, group, self.made));
-        self.all.insert(self.made, Arc::clone(&node));
-        nodes.push(Arc::clone(&node));
-        node
-    }
-
     /// The node has lost its last subscription.
     fn remove(&mut self, node: &PatternNode) {
         let (shape, text) = (shape_of(&node.selector), node.selector.as_str());
