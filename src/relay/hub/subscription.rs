@@ -315,26 +315,24 @@ impl Subscription {
         let group = state.group_of(self);
         let assigned = group.and_then(|group| group.members.get_mut(self.id)?.assignment.take());
         let is_given = assigned.is_some() || cursor.is_asked;
-        let (work, shared_from) = match (assigned, cursor.owed) {
-            (Some(assignment), _) => (assignment, None),
+        let mut shared_from = None;
+        let work = match (assigned, cursor.owed) {
+            (Some(assignment), _) => assignment,
             (None, Some(from)) => {
                 let counted = state.head().wake_reason(&from);
                 let reason = counted.unwrap_or(match cursor.is_asked {
                     true => WakeReason::Sentinel,
                     false => WakeReason::CatchUp,
                 });
-                let (sequence, delta) = (head.sequence, head.delta_since(&from));
                 // The reason follows from the two positions, so the encoding fits other subscribers at
                 // the same position.
                 let is_shared = counted.is_some() && state.outside.len() > 1;
-                (
-                    Assignment {
-                        reason,
-                        sequence,
-                        delta,
-                    },
-                    is_shared.then_some(from),
-                )
+                shared_from = is_shared.then_some(from);
+                Assignment {
+                    reason,
+                    sequence: head.sequence,
+                    delta: head.delta_since(&from),
+                }
             }
             (None, None) => return true,
         };
