@@ -339,7 +339,7 @@ opaque_debug!(Hub: stats());
 impl Drop for Hub {
     fn drop(&mut self) {
         // Entries, subscriptions and timers hold each other.
-        lock(&self.timers().next).clear();
+        lock(&self.timers().order).clear();
         let closed = std::mem::take(&mut *lock(&self.detaching));
         let closed = closed.iter().map(|(subscription, _)| subscription);
         for subscription in lock(&self.subscriptions).values().chain(closed) {

@@ -1,8 +1,8 @@
 //! The patterns that have subscriptions: a node for each distinct pattern and group.
 //!
-//! A queue keeps the nodes that match it, and looks them up again when a node was made (`version`): one that
-//! has ended is empty until then. So a subscription of a known pattern costs one entry in one list, whatever
-//! the number of queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
+//! A queue keeps the nodes that match it, and looks them up again when a node was made or has ended
+//! (`version`). So a subscription of a known pattern costs one entry in one list, whatever the number of
+//! queues, and a pattern holds no queue. R4: a subscription is in its nodes before it looks at the queues of
 //! the map, and a new queue is in the map before it looks for its nodes. A queue finds its nodes without a
 //! visit of the others: each part of a pattern is a name or a prefix, and a look-up costs one table access
 //! for each pair of lengths of these prefixes.
@@ -175,8 +175,7 @@ impl Patterns {
         read(&self.index).all.is_empty()
     }
 
-    /// Returns the version of the nodes. A queue that has looked up this one knows all its nodes; some of
-    /// those that it knows may have ended.
+    /// Returns the version of the nodes. A queue that has looked up this one knows all its nodes.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -246,6 +245,7 @@ impl Patterns {
         let mut index = write(&self.index);
         for node in nodes.iter().filter(|node| node.remove(subscription)) {
             index.remove(node);
+            self.version.fetch_add(1, Ordering::AcqRel);
         }
         nodes
     }

@@ -361,9 +361,10 @@ impl QueueState {
         let mut owe = |one: &Arc<Subscription>| one.owe(entry, self, Owed::Events(*from), batch);
         outside.named.iter().for_each(|one| _ = owe(one));
         for node in &outside.nodes {
-            let lacks_room = |one: &&Arc<Subscription>| !owe(one);
-            if node.lock().iter().filter(lacks_room).count() > 0 {
-                node.set_needed();
+            for one in node.lock().iter() {
+                if !owe(one) {
+                    node.set_needed();
+                }
             }
         }
         self.outside = outside;

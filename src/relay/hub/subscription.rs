@@ -267,10 +267,11 @@ impl Subscription {
         let drawn = revision.map(raise);
         let mut filled = Filled::default();
         let mut inbox = self.lock();
-        filled.accepted_at = inbox.begin_take(drawn);
+        let accepted_at = inbox.begin_take(drawn);
         if !inbox.fill_checks(sink, &mut filled) {
             return filled;
         }
+        filled.accepted_at = accepted_at;
         let mut due = inbox.take_due();
         drop(inbox);
         sink.expect(due.len());
@@ -315,6 +316,7 @@ impl Subscription {
         let group = state.group_of(self);
         let assigned = group.and_then(|group| group.members.get_mut(self.id)?.assignment.take());
         let is_given = assigned.is_some() || cursor.is_asked;
+        let was_owed = cursor.owed.is_some();
         let mut shared_from = None;
         let work = match (assigned, cursor.owed) {
             (Some(assignment), _) => assignment,
@@ -359,9 +361,9 @@ impl Subscription {
         }
         if assigned.is_none() {
             cursor.taken = state.is_walked().then_some(head);
-            if !planted!(TakeUnnoticed) {
-                state.told = 0;
-            }
+        }
+        if was_owed && !planted!(TakeUnnoticed) {
+            state.told = 0;
         }
         cursor.note_held(self, state);
         let (kind, reason) = (DecisionKind::Woken, work.reason);

@@ -5,8 +5,13 @@
 //! each type has the size that it has there. A thread of a model takes shuttle's lock first, which
 //! blocks it until std's lock is free. Shuttle runs all threads of a model on one thread of the system,
 //! so thread-local variables hold the model's state.
+//!
+//! Outside of models each lock that is taken under another one is noted, and the opposite order is a panic:
+//! two threads could wait for each other for ever. Unit tests and simulations run all of the hub's paths, on
+//! one thread, so they find what no schedule of a model meets.
 
 use std::{
+    any::type_name,
     cell::{Cell, RefCell},
     collections::HashMap,
     ops::{Deref, DerefMut},
@@ -26,7 +31,19 @@ thread_local! {
     static IN_MODEL: Cell<bool> = const { Cell::new(false) };
     /// Shuttle's locks of the present schedule, by the addresses of what they guard.
     static LOCKS: RefCell<HashMap<usize, Rc<BatchSemaphore>>> = RefCell::default();
+    static ORDER: RefCell<LockOrder> = RefCell::default();
 }
+
+/// The order in which a thread takes locks, by the types that they guard.
+#[derive(Default)]
+struct LockOrder {
+    held: Vec<&'static str>,
+    /// The second was taken under the first.
+    nested: Vec<[&'static str; 2]>,
+}
+
+/// A lock that is held, outside of models.
+struct Held(&'static str);
 
 pub(crate) type MutexGuard<'a, T> = Guard<plain::MutexGuard<'a, T>>;
 
@@ -34,6 +51,7 @@ pub(crate) type MutexGuard<'a, T> = Guard<plain::MutexGuard<'a, T>>;
 pub(crate) struct Guard<G> {
     inner: G,
     _permit: Option<Permit>,
+    _held: Option<Held>,
 }
 
 /// Shuttle's lock, held by a thread of a model.
@@ -59,18 +77,18 @@ pub(super) fn begin_schedule() {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    let permit = permit(mutex, PERMITS);
-    Guard::new(plain::lock(mutex), permit)
+    let (permit, held) = (permit(mutex, PERMITS), Held::new::<T>());
+    Guard::new(plain::lock(mutex), permit, held)
 }
 
 pub(crate) fn read<T>(lock: &RwLock<T>) -> Guard<plain::RwLockReadGuard<'_, T>> {
-    let permit = permit(lock, 1);
-    Guard::new(plain::read(lock), permit)
+    let (permit, held) = (permit(lock, 1), Held::new::<T>());
+    Guard::new(plain::read(lock), permit, held)
 }
 
 pub(crate) fn write<T>(lock: &RwLock<T>) -> Guard<plain::RwLockWriteGuard<'_, T>> {
-    let permit = permit(lock, PERMITS);
-    Guard::new(plain::write(lock), permit)
+    let (permit, held) = (permit(lock, PERMITS), Held::new::<T>());
+    Guard::new(plain::write(lock), permit, held)
 }
 
 /// Within a model, lets one thread at a time into a structure whose locks shuttle does not see.
@@ -103,11 +121,46 @@ fn before_operation() {
 }
 
 impl<G> Guard<G> {
-    fn new(inner: G, permit: Option<Permit>) -> Self {
+    fn new(inner: G, permit: Option<Permit>, held: Option<Held>) -> Self {
         Self {
             inner,
             _permit: permit,
+            _held: held,
         }
+    }
+}
+
+impl Held {
+    fn new<T>() -> Option<Self> {
+        let name = type_name::<T>();
+        if IN_MODEL.get() {
+            return None;
+        }
+        let is_wrong = ORDER.with_borrow_mut(|order| {
+            for &other in &order.held {
+                if other == name || order.nested.contains(&[name, other]) {
+                    return Some(other);
+                }
+                if !order.nested.contains(&[other, name]) {
+                    order.nested.push([other, name]);
+                }
+            }
+            order.held.push(name);
+            None
+        });
+        if let Some(other) = is_wrong {
+            panic!("{name} is locked under {other}, and {other} under {name} elsewhere");
+        }
+        Some(Self(name))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        ORDER.with_borrow_mut(|order| {
+            let last = order.held.iter().rposition(|name| *name == self.0);
+            order.held.remove(last.expect("it is held"));
+        });
     }
 }
 

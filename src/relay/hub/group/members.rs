@@ -328,7 +328,7 @@ impl Members {
         self.reorder(id, |member| member.woken_order = wake_count);
     }
 
-    /// A member is busy until its lease ends, or idle without one.
+    /// Sets or ends a member's lease; with one it counts as busy.
     pub(crate) fn set_lease(&mut self, id: SubscriptionId, lease: Option<Tick>) {
         let Some(member) = self.get_mut(id) else {
             return;

@@ -60,6 +60,8 @@ impl PatternCheck {
         let members = node.lock();
         let next = members.next_after(self.asked, &|one| one.mailbox.can_check(now));
         let next = next.or_else(|| members.next_after(self.asked, &|_| true));
+        let next = next.cloned();
+        drop(members);
         if let Some(next) = next {
             self.asked = Some(next.id);
             next.request_pattern_check(&node.selector, WakeReason::CatchUp, batch);

@@ -111,8 +111,11 @@ impl Hub {
             eviction.last_visited = entries.last().map(|entry| entry.address().clone());
             let others = entries.iter().filter(|one| !own.contains(one.address()));
             let idle = others.filter_map(|entry| {
-                let since = entry.lock_with_nodes(now).idle_since(PATTERN_IDLE);
-                Some((since?, entry))
+                let mut state = entry.lock_with_nodes(now);
+                if let Some(coordinator) = &mut state.coordinator {
+                    coordinator.forget_kept(now);
+                }
+                Some((state.idle_since(PATTERN_IDLE)?, entry))
             });
             let mut idle: Vec<_> = idle.collect();
             idle.sort_by_key(|(since, _)| *since);

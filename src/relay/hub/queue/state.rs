@@ -104,9 +104,11 @@ impl QueueState {
         if let Some(turn_of_others) = coordinator.run_due(&head, others, now) {
             // A turn that nobody can take goes to the next one.
             let by_group = |one: &mut Box<Coordinator>| one.check_groups(&head.counters, now);
-            _ = turn_of_others && self.ask(entry, now, batch)
-                || self.coordinator.as_mut().is_some_and(by_group)
-                || self.ask(entry, now, batch);
+            let is_asked = turn_of_others && self.ask(entry, now, batch)
+                || self.coordinator.as_mut().is_some_and(by_group);
+            if !is_asked {
+                self.ask(entry, now, batch);
+            }
         }
         self.assign(entry, batch)
     }

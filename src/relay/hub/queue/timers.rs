@@ -56,7 +56,7 @@ pub(crate) struct Timer {
 
 /// The entries that have timers, by their next one; each is here exactly once.
 pub(crate) struct TimerOrder<E> {
-    pub(crate) next: Mutex<BTreeMap<(Tick, u64), Arc<E>>>,
+    pub(crate) order: Mutex<BTreeMap<(Tick, u64), Arc<E>>>,
     /// Woken when a new timer is the first.
     pub(crate) waker: AtomicWaker,
 }
@@ -176,7 +176,7 @@ impl Timer {
 impl<E> TimerOrder<E> {
     pub(crate) fn new() -> Self {
         Self {
-            next: Mutex::new(BTreeMap::new()),
+            order: Mutex::new(BTreeMap::new()),
             waker: AtomicWaker::new(),
         }
     }
@@ -189,7 +189,7 @@ impl<E> TimerOrder<E> {
         if *armed == at {
             return false;
         }
-        let mut order = lock(&self.next);
+        let mut order = lock(&self.order);
         order.remove(&(std::mem::replace(armed, at), number));
         if at == Tick::NEVER {
             return false;
@@ -203,7 +203,7 @@ impl<E> TimerOrder<E> {
 
     /// Returns an entry whose next timer is due. It stays in the order until the entry moves it.
     pub(crate) fn due(&self, now: Tick) -> Option<Arc<E>> {
-        let order = lock(&self.next);
+        let order = lock(&self.order);
         let ((at, _), entry) = order.first_key_value()?;
         (*at <= now).then(|| Arc::clone(entry))
     }
@@ -211,12 +211,12 @@ impl<E> TimerOrder<E> {
     /// Returns how many entries have timers.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.next).len()
+        lock(&self.order).len()
     }
 
     /// Returns the time of the next timer of all.
     pub(crate) fn next(&self) -> Option<Tick> {
-        lock(&self.next).first_key_value().map(|((at, _), _)| *at)
+        lock(&self.order).first_key_value().map(|((at, _), _)| *at)
     }
 }
 
@@ -229,7 +229,7 @@ impl Hub {
         if planted!(LinkTimersNotHandedOver) {
             return PendingTimers(VecDeque::new());
         }
-        let order = lock(&self.timers().next);
+        let order = lock(&self.timers().order);
         PendingTimers(order.values().map(Arc::clone).collect())
     }
 

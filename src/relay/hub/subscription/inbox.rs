@@ -292,22 +292,21 @@ impl Inbox {
     }
 
     /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
-    /// head counts as 0. Returns whether a check found more than its listener takes at once.
+    /// head counts as 0. Returns it for the queue's state, with whether the listener has polled the queue
+    /// since its wake-up; `None` where it is older than another one.
     pub(crate) fn report(
         &mut self,
         subscription: &Subscription,
         (entry, state): (&Arc<QueueEntry>, &mut QueueState),
         report: &Report,
         now: Tick,
-    ) -> bool {
+    ) -> Option<(Report, bool)> {
         subscription.mailbox.note_reports();
         self.woken_at = None;
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
-        let Some((_, cursor)) = self.cursors.get_mut(&entry.number()) else {
-            return false;
-        };
+        let (_, cursor) = self.cursors.get_mut(&entry.number())?;
         if report.number < cursor.report_number {
-            return false;
+            return None;
         }
         // The first report on a stream without a wake-up repeats one of an earlier stream.
         let polled = report.state != ReportState::Unspecified
@@ -365,7 +364,7 @@ impl Inbox {
             sequence,
             ..report.clone()
         };
-        state.report(subscription, &report, polled, now)
+        Some((report, polled))
     }
 
     /// Returns what the stream does, by its newest reports; nothing after its end.

@@ -56,9 +56,12 @@ impl Hub {
                 return;
             }
             _ = inbox.get_or_insert(entry, &subscription, is_busy);
-            let finds_more = inbox.report(&subscription, (entry, state), report, now);
+            let taken = inbox.report(&subscription, (entry, state), report, now);
             self.note_load(&mut inbox, &subscription);
+            // A group may look at the lists of its patterns, under which inboxes are taken.
             drop(inbox);
+            let finds_more = taken
+                .is_some_and(|(report, polled)| state.report(&subscription, &report, polled, now));
             // R11: no listener was told of these messages, so all are woken as by a notification.
             let at_once = finds_more.then_some(Duration::ZERO);
             for delay in at_once.into_iter().chain(report.visible_in) {

@@ -146,6 +146,25 @@ impl Hub {
         });
     }
 
+    /// Introduces a member to the next queues that wait for one; returns how many more the step may visit.
+    fn introduce_waiting(&self, waiting: &mut Vec<(Arc<PatternNode>, u64)>, now: Tick) -> usize {
+        let mut left = STEP;
+        while left > 0
+            && let Some((node, from)) = waiting.last_mut()
+        {
+            let some = node.waiting_from(*from, left);
+            left -= some.len();
+            match some.last() {
+                Some(last) => *from = last.number() + 1,
+                None => _ = waiting.pop(),
+            }
+            for entry in some {
+                self.reconcile(entry, now, |_, _| {});
+            }
+        }
+        left
+    }
+
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
     pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
         if !subscription.has_pattern() {
@@ -154,20 +173,8 @@ impl Hub {
         let Some(mut introduction) = lock(&subscription.introduction).take() else {
             return true;
         };
-        let (mut left, mut batch) = (STEP, WakeBatch::default());
-        while left > 0
-            && let Some((node, from)) = introduction.waiting.last_mut()
-        {
-            let some = node.waiting_from(*from, left);
-            left -= some.len();
-            match some.last() {
-                Some(last) => *from = last.number() + 1,
-                None => _ = introduction.waiting.pop(),
-            }
-            for entry in some {
-                self.reconcile(entry, now, |_, _| {});
-            }
-        }
+        let mut batch = WakeBatch::default();
+        let mut left = self.introduce_waiting(&mut introduction.waiting, now);
         while left > 0
             && let Some((node, last)) = introduction.nodes.last_mut()
         {
