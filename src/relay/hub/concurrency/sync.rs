@@ -214,3 +214,15 @@ impl Deref for AtomicWaker {
         &self.0
     }
 }
+
+#[test]
+#[should_panic(expected = "u8 is locked under u16, and u16 under u8 elsewhere")]
+fn locks_in_opposite_orders_are_a_panic() {
+    let (one, other) = (Mutex::new(1_u8), Mutex::new(1_u16));
+    {
+        let _first = lock(&one);
+        let _second = lock(&other);
+    }
+    let _first = lock(&other);
+    let _second = lock(&one);
+}

@@ -232,3 +232,30 @@ fn a_joining_member_is_asked_where_no_other_was_left() {
     fleet.join(&of_group("g", 1));
     assert_eq!(fleet.woken(), [(0, Reassigned)]);
 }
+
+/// Its group looks at the list of a pattern. A notification takes inboxes under such a list.
+#[test]
+fn a_late_report_of_a_member_by_pattern_takes_no_list_under_an_inbox() {
+    let mut fleet = Fleet::empty(hub());
+    let _outside = subscribe(&fleet.hub, &["ord*"]);
+    let by_pattern = || SubscribeOptions {
+        capacity: 1,
+        ..in_group("g", &["ord*"])
+    };
+    (0..2).for_each(|_| fleet.join(&by_pattern()));
+    fleet.woken();
+    fleet.put(1);
+    let first = fleet.woken()[0].0;
+    fleet.say(first, Busy, 1);
+    fleet.now += SECOND / 2;
+    fleet.put(1);
+    let second = fleet.woken()[0].0;
+    assert_ne!(first, second);
+    fleet.say(second, Busy, 2);
+    // The first one's lease lapses, and the second one is asked.
+    let now = START + LEASE;
+    assert_eq!(fleet.fire(now), [(second, Reassigned)]);
+    fleet.join(&by_pattern());
+    fleet.say(first, Drained, 1);
+    assert!(fleet.woken().contains(&(2, Reassigned)));
+}
