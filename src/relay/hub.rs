@@ -11,12 +11,11 @@
 //! that it names, 400 for each where it is owed something or handles messages, 150 a timer. A
 //! notification costs no more, however slow its readers are.
 //!
-//! Locks, each taken only in this order, none held across a wake: a subscription's introduction, a
-//! queue entry, then a leaf: an inbox, the timers, the index of patterns, or a node's list, under which
-//! an inbox is taken, or its waiting queues. A pattern's check takes the timers, the node's list and
-//! inboxes. A shard of the map is held while its ordered index is written. A notification
-//! takes a shard's lock, the entry's, and the inboxes of those that were owed nothing. An inbox is held
-//! while its part of the load is counted.
+//! Locks, each taken only in this order, none held across a wake: the search for idle queues or a pattern's
+//! check, a queue entry, the index of patterns, a node's list, an inbox, then one of the others
+//! (`concurrency/sync.rs` checks this in tests). A shard of the map is held while its ordered index is
+//! written. A notification takes a shard's lock, the entry's, and the inboxes of those that were owed
+//! nothing. An inbox is held while its part of the load is counted.
 
 mod cluster;
 mod config;

@@ -342,7 +342,8 @@ impl Drop for Hub {
         lock(&self.timers().order).clear();
         let closed = std::mem::take(&mut *lock(&self.detaching));
         let closed = closed.iter().map(|(subscription, _)| subscription);
-        for subscription in lock(&self.subscriptions).values().chain(closed) {
+        let open = std::mem::take(&mut *lock(&self.subscriptions));
+        for subscription in open.values().chain(closed) {
             drop(subscription.lock().take_cursors(usize::MAX));
         }
     }

@@ -61,7 +61,8 @@ pub(super) struct PatternNode {
 /// All nodes.
 pub(crate) struct Patterns {
     index: RwLock<PatternIndex>,
-    /// Grows when a node is made, and is the number of the next one. A new queue has looked up version 0.
+    /// Grows when a node is made or has ended, and is the number of the next one. A new queue has looked up
+    /// version 0.
     version: AtomicU64,
     /// Grows with each subscription of a pattern.
     joined: AtomicU64,

@@ -54,7 +54,7 @@ pub(crate) struct Subscription {
     /// Its cursors count there as well.
     pub(crate) pool: Option<Arc<CursorPool>>,
     inbox: Mutex<Inbox>,
-    /// The queues of its patterns that it was not told of yet. Locked before the inbox.
+    /// The queues of its patterns that it was not told of yet.
     pub(super) introduction: Mutex<Option<Box<Introduction>>>,
 }
 

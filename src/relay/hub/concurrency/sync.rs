@@ -6,9 +6,9 @@
 //! blocks it until std's lock is free. Shuttle runs all threads of a model on one thread of the system,
 //! so thread-local variables hold the model's state.
 //!
-//! Outside of models each lock that is taken under another one is noted, and the opposite order is a panic:
-//! two threads could wait for each other for ever. Unit tests and simulations run all of the hub's paths, on
-//! one thread, so they find what no schedule of a model meets.
+//! Outside of models a lock that is taken under one which comes later in [`ORDER`] is a panic: two threads
+//! could wait for each other for ever. Unit tests and simulations run all of the hub's paths on one thread,
+//! so they find what no schedule of a model meets. The shards of the map are not seen.
 
 use std::{
     any::type_name,
@@ -31,19 +31,22 @@ thread_local! {
     static IN_MODEL: Cell<bool> = const { Cell::new(false) };
     /// Shuttle's locks of the present schedule, by the addresses of what they guard.
     static LOCKS: RefCell<HashMap<usize, Rc<BatchSemaphore>>> = RefCell::default();
-    static ORDER: RefCell<LockOrder> = RefCell::default();
+    /// The places in [`ORDER`] of the locks that the thread holds, outside of models.
+    static HELD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The order in which a thread takes locks, by the types that they guard.
-#[derive(Default)]
-struct LockOrder {
-    held: Vec<&'static str>,
-    /// The second was taken under the first.
-    nested: Vec<[&'static str; 2]>,
-}
+/// What the hub's locks guard, in the order in which they may be taken; all others come last, one at a time.
+const ORDER: [&str; 6] = [
+    "Eviction",
+    "PatternCheck",
+    "QueueState",
+    "PatternIndex",
+    "Subscribers",
+    "Inbox",
+];
 
-/// A lock that is held, outside of models.
-struct Held(&'static str);
+/// A lock that is held, by its place in [`ORDER`].
+struct Held(usize);
 
 pub(crate) type MutexGuard<'a, T> = Guard<plain::MutexGuard<'a, T>>;
 
@@ -132,34 +135,31 @@ impl<G> Guard<G> {
 
 impl Held {
     fn new<T>() -> Option<Self> {
-        let name = type_name::<T>();
         if IN_MODEL.get() {
             return None;
         }
-        let is_wrong = ORDER.with_borrow_mut(|order| {
-            for &other in &order.held {
-                if other == name || order.nested.contains(&[name, other]) {
-                    return Some(other);
-                }
-                if !order.nested.contains(&[other, name]) {
-                    order.nested.push([other, name]);
-                }
-            }
-            order.held.push(name);
-            None
+        let name = type_name::<T>();
+        let is_named = |known: &&str| name.ends_with(&format!("::{known}"));
+        let place = ORDER.iter().position(|known| is_named(&known));
+        let place = place.unwrap_or(ORDER.len());
+        let earlier = HELD.with_borrow_mut(|held| {
+            held.push(place);
+            held[..held.len() - 1].iter().copied().max()
         });
-        if let Some(other) = is_wrong {
-            panic!("{name} is locked under {other}, and {other} under {name} elsewhere");
-        }
-        Some(Self(name))
+        let held = Self(place);
+        assert!(
+            earlier.is_none_or(|earlier| earlier < place) || std::thread::panicking(),
+            "{name} is locked too late: see ORDER"
+        );
+        Some(held)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        ORDER.with_borrow_mut(|order| {
-            let last = order.held.iter().rposition(|name| *name == self.0);
-            order.held.remove(last.expect("it is held"));
+        HELD.with_borrow_mut(|held| {
+            let last = held.iter().rposition(|place| *place == self.0);
+            held.remove(last.expect("it is held"));
         });
     }
 }
@@ -216,13 +216,9 @@ impl Deref for AtomicWaker {
 }
 
 #[test]
-#[should_panic(expected = "u8 is locked under u16, and u16 under u8 elsewhere")]
-fn locks_in_opposite_orders_are_a_panic() {
-    let (one, other) = (Mutex::new(1_u8), Mutex::new(1_u16));
-    {
-        let _first = lock(&one);
-        let _second = lock(&other);
-    }
-    let _first = lock(&other);
-    let _second = lock(&one);
+#[should_panic(expected = "is locked too late")]
+fn locks_in_another_order_are_a_panic() {
+    let (leaf, other) = (Mutex::new(1_u8), Mutex::new(1_u16));
+    let _first = lock(&leaf);
+    let _second = lock(&other);
 }

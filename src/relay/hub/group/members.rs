@@ -293,6 +293,7 @@ impl Members {
                     continue;
                 }
             }
+            // One that was never woken is the first of the idle ones.
             let member = self.next_known(among)?;
             let (one, rank) = (Arc::clone(&member.subscription), member.rank());
             self.ready.remove(&rank);

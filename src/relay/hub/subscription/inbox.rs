@@ -293,7 +293,7 @@ impl Inbox {
 
     /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
     /// head counts as 0. Returns it for the queue's state, with whether the listener has polled the queue
-    /// since its wake-up; `None` where it is older than another one.
+    /// since its wake-up; `None` without a cursor, or where it is older than another one.
     pub(crate) fn report(
         &mut self,
         subscription: &Subscription,
