@@ -140,7 +140,7 @@ impl Held {
         }
         let name = type_name::<T>();
         let is_named = |known: &&str| name.ends_with(&format!("::{known}"));
-        let place = ORDER.iter().position(|known| is_named(&known));
+        let place = ORDER.iter().position(is_named);
         let place = place.unwrap_or(ORDER.len());
         let earlier = HELD.with_borrow_mut(|held| {
             held.push(place);
