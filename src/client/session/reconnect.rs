@@ -207,7 +207,7 @@ impl Reconnect {
         if !planted!(GoodbyeKeepsBackoff) {
             self.reset_if_stable(now);
         }
-        self.cause = Some(format!("the relay ended the stream: {:?}", goodbye.reason).into());
+        self.cause = Some(said_at_goodbye(goodbye.reason).into());
         self.announced = goodbye.reconnect_after <= SHORT_RECONNECT
             && matches!(
                 goodbye.reason,
@@ -281,6 +281,15 @@ impl Reconnect {
             self.backoff.reset();
             self.failures = 0;
         }
+    }
+}
+
+fn said_at_goodbye(reason: GoodbyeReason) -> &'static str {
+    match reason {
+        GoodbyeReason::Draining => "the relay shuts down",
+        GoodbyeReason::Rotation => "the stream has reached its maximum age",
+        GoodbyeReason::Revoked => "the relay withdrew the permission to listen",
+        GoodbyeReason::Unspecified => "the relay ended the stream",
     }
 }
 
