@@ -415,6 +415,11 @@ async fn the_rules_of_the_relay_hold_for_each_route() {
         .problem(403);
     let set = unleash().with("cookie", &operator_cookie).to(admin).await;
     assert_eq!(set.json()["flag"]["set_by"], "operator", "{}", set.body);
+    // A thread writes it.
+    crate::support::until("the audit log has the change", async || {
+        std::fs::read_to_string(&audit).is_ok_and(|lines| lines.contains("night shift"))
+    })
+    .await;
     let lines = std::fs::read_to_string(&audit).expect("an audit log");
     let has = |words: [&str; 3]| {
         lines
