@@ -181,9 +181,9 @@ impl PublisherSession {
                         || entry.was_kept() && !is_final(error.kind()) =>
                 {
                     self.keep(entry, &error, now);
-                    away = Some(error)
-                        .filter(|error| error.kind() != ErrorKind::Exhausted)
-                        .or(away);
+                    if error.kind() != ErrorKind::Exhausted {
+                        away = Some(error);
+                    }
                     continue;
                 }
                 (Some(Err(error)), _) => error,

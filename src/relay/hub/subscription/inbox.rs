@@ -267,14 +267,14 @@ impl Inbox {
         let paid = self.made.min(STEP / 2);
         self.made -= paid;
         let most = most.saturating_add(2 * paid);
-        let cursors = self.cursors.range(self.swept_up_to..);
-        let next = cursors.clone().nth(most);
-        self.swept_up_to = next.map_or(0, |(number, _)| *number);
-        let some = cursors.take(most).map(|(_, one)| one);
+        let mut cursors = self.cursors.range(self.swept_up_to..);
+        let some = cursors.by_ref().take(most).map(|(_, one)| one);
         let settled = some.filter(|(_, cursor)| {
             cursor.is_lapsed(now, subscription) || cursor.is_settled(now, subscription)
         });
-        settled.map(|(entry, _)| Arc::clone(entry)).collect()
+        let settled = settled.map(|(entry, _)| Arc::clone(entry)).collect();
+        self.swept_up_to = cursors.next().map_or(0, |(number, _)| *number);
+        settled
     }
 
     /// Removes a cursor that has nothing that the subscriber needs.

@@ -156,6 +156,25 @@ fn an_idle_queue_gives_way_however_often_its_groups_streams_come_back() {
 }
 
 #[test]
+fn a_queue_gives_way_once_its_group_is_kept_no_longer() {
+    let hub = small_hub(1);
+    send(&hub, &["a"]).expect("room");
+    let member = subscribe_with(&hub, &in_group("g", &["a*"]), START);
+    take_sent(&hub, &member, START);
+    let drained = report("a", ReportState::Drained, 1, 1);
+    say(&hub, &member, &drained, START);
+    notify_with(&hub, notification("a"), START);
+    take_sent(&hub, &member, START);
+    let drained = report("a", ReportState::Drained, 2, 2);
+    say(&hub, &member, &drained, START);
+    hub.unsubscribe(&member, START);
+    let keep = HubConfig::default().group_keep;
+    let new = [notification("new")];
+    exhausted(notify_all(&hub, &new, after(keep - SECOND)));
+    notify_all(&hub, &new, after(keep)).expect("it gave way");
+}
+
+#[test]
 fn a_request_takes_the_place_of_none_of_its_own_queues() {
     let hub = small_hub(1);
     notify(&hub, "a");
