@@ -3,11 +3,11 @@
 //! The hub names its primitives through `super::sync` only: in a test build that is
 //! `hub/concurrency/sync.rs`, whose primitives are seen by the concurrency models.
 
-use std::sync::PoisonError;
 pub(crate) use std::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicU64, Ordering},
 };
+use std::sync::{PoisonError, TryLockError};
 
 pub(crate) use atomic_waker::AtomicWaker;
 
@@ -17,6 +17,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
     work::count();
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks if no other thread holds the lock, and ignores poisoning as [`lock`] does.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    #[cfg(test)]
+    work::count();
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Locks for reading, and ignores poisoning as [`lock`] does.

@@ -43,7 +43,7 @@ use super::{
     mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     subscription::{Owed, Subscription},
-    sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock},
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock},
     timers::{QueueTimers, Timer},
     wake_builder::EncodingCache,
 };
@@ -164,6 +164,11 @@ impl QueueEntry {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, QueueState> {
         lock(&self.state)
+    }
+
+    /// Locks the state if it is free.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, QueueState>> {
+        try_lock(&self.state)
     }
 
     /// Takes the pending walk: returns the position after which it owes events, and the nodes to visit.

@@ -19,7 +19,7 @@ use std::{borrow::Borrow, sync::Arc, time::Duration};
 use super::{
     config::HubConfig,
     counters::Counters,
-    cursor::CursorPool,
+    cursor::{Cursor, CursorPool},
     decisions::DecisionKind,
     inbox::{Filled, Inbox},
     mailbox::{Mailbox, SubscriptionId, WakeBatch},
@@ -57,6 +57,9 @@ pub(crate) struct Subscription {
     /// The queues of its patterns that it was not told of yet.
     pub(super) introduction: Mutex<Option<Box<Introduction>>>,
 }
+
+/// So many entries are taken while the inbox is locked: some microseconds.
+const TAKES_PER_LOCK: usize = 32;
 
 /// What a subscriber is owed on a queue.
 #[derive(Debug, Clone, Copy)]
@@ -159,19 +162,18 @@ impl Subscription {
         };
         // A walk may come with events that the stream has taken. Where it is owed something, it has taken
         // nothing since.
-        let from = cursor.taken.unwrap_or_else(|| match owed {
+        let from = cursor.position.unwrap_or_else(|| match owed {
             Owed::Events(from) => from,
             // It joins: what was counted before is not told as new.
             Owed::CatchUp => state.counters,
             Owed::Check => state.told_position(),
         });
         let is_event = matches!(owed, Owed::Events(_));
-        if is_event && cursor.owed.is_none() && from.sequence >= state.counters.sequence {
+        if is_event && !cursor.is_owed && from.sequence >= state.counters.sequence {
             state.told = 0;
             return true;
         }
-        cursor.owed.get_or_insert(from);
-        cursor.taken = None;
+        (cursor.position, cursor.is_owed) = (Some(from), true);
         cursor.is_asked |= matches!(owed, Owed::Check);
         cursor.note_held(self, state);
         let was_due = std::mem::replace(&mut cursor.is_due, true);
@@ -267,23 +269,42 @@ impl Subscription {
         let drawn = revision.map(raise);
         let mut filled = Filled::default();
         let mut inbox = self.lock();
-        let accepted_at = inbox.begin_take(drawn);
+        let (due, accepted_at) = inbox.begin_take(drawn);
         if !inbox.fill_checks(sink, &mut filled) {
             return filled;
         }
         filled.accepted_at = accepted_at;
-        let mut due = inbox.take_due();
-        drop(inbox);
-        sink.expect(due.len());
-        let count = due.len();
-        while let Some(entry) = due.pop_front() {
-            if !self.send(&entry, now, sink, &mut filled) {
-                due.push_front(entry);
+        sink.expect(due);
+        let mut count = 0;
+        while count < due
+            && let Some(number) = inbox.take_due()
+        {
+            count += 1;
+            let Some((entry, cursor)) = inbox.cursor(number) else {
+                continue;
+            };
+            // An entry is locked before an inbox. So one that is not free is locked without the inbox, which
+            // lets others in now and then, too.
+            let has_room = if count % TAKES_PER_LOCK > 0
+                && let Some(mut state) = entry.try_lock()
+            {
+                self.send((entry, &mut state), cursor, now, sink, &mut filled)
+            } else {
+                let entry = Arc::clone(entry);
+                drop(inbox);
+                let mut state = entry.lock();
+                inbox = self.lock();
+                inbox.get_mut(&entry).is_none_or(|cursor| {
+                    self.send((&entry, &mut state), cursor, now, sink, &mut filled)
+                })
+            };
+            if !has_room {
+                inbox.give_due_back(number);
+                count -= 1;
                 break;
             }
         }
-        let mut inbox = self.lock();
-        filled.complete = inbox.end_take(count, due);
+        filled.complete = inbox.end_take(count);
         if filled.entries > 0 {
             inbox.note_woken(now);
         }
@@ -299,26 +320,21 @@ impl Subscription {
     /// Returns `false` where it has no room.
     fn send(
         &self,
-        entry: &Arc<QueueEntry>,
+        (entry, state): (&QueueEntry, &mut QueueState),
+        cursor: &mut Cursor,
         now: Tick,
         sink: &mut impl WakeSink,
         filled: &mut Filled,
     ) -> bool {
-        let mut guard = entry.lock();
-        let state = &mut *guard;
-        let mut inbox = self.lock();
-        let Some(cursor) = inbox.get_mut(entry) else {
-            return true;
-        };
         cursor.is_due = false;
         let head = state.counters;
         // A member may be owed what came before its queue had the group: an assignment covers this.
         let group = state.group_of(self);
         let assigned = group.and_then(|group| group.members.get_mut(self.id)?.assignment.take());
         let is_given = assigned.is_some() || cursor.is_asked;
-        let was_owed = cursor.owed.is_some();
+        let was_owed = cursor.is_owed;
         let mut shared_from = None;
-        let work = match (assigned, cursor.owed) {
+        let work = match (assigned, cursor.position.filter(|_| was_owed)) {
             (Some(assignment), _) => assignment,
             (None, Some(from)) => {
                 let counted = state.head().wake_reason(&from);
@@ -359,9 +375,7 @@ impl Subscription {
         if work.reason != WakeReason::Sentinel {
             cursor.work_sent_at = Some(now);
         }
-        if assigned.is_none() {
-            cursor.taken = state.is_walked().then_some(head);
-        }
+        cursor.position = (assigned.is_none() && state.is_walked()).then_some(head);
         if was_owed && !planted!(TakeUnnoticed) {
             state.told = 0;
         }

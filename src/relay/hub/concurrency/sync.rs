@@ -84,6 +84,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     Guard::new(plain::lock(mutex), permit, held)
 }
 
+/// Waits for nobody, so its place in [`ORDER`] is free.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    let permit = match IN_MODEL.get() {
+        true => {
+            let lock = model_lock(mutex);
+            lock.try_acquire(PERMITS).ok()?;
+            Some(Permit {
+                lock,
+                permits: PERMITS,
+            })
+        }
+        false => None,
+    };
+    let inner = plain::try_lock(mutex)?;
+    Some(Guard::new(inner, permit, Held::unordered::<T>()))
+}
+
 pub(crate) fn read<T>(lock: &RwLock<T>) -> Guard<plain::RwLockReadGuard<'_, T>> {
     let (permit, held) = (permit(lock, 1), Held::new::<T>());
     Guard::new(plain::read(lock), permit, held)
@@ -103,17 +120,17 @@ fn permit<T>(guarded: &T, permits: usize) -> Option<Permit> {
     if !IN_MODEL.get() {
         return None;
     }
-    let lock = LOCKS.with_borrow_mut(|locks| {
-        let new = || Rc::new(BatchSemaphore::new(PERMITS, Fairness::Unfair));
-        Rc::clone(
-            locks
-                .entry(ptr::from_ref(guarded).addr())
-                .or_insert_with(new),
-        )
-    });
+    let lock = model_lock(guarded);
     // An error says that the schedule has ended.
     _ = lock.acquire_blocking(permits);
     Some(Permit { lock, permits })
+}
+
+/// Returns shuttle's lock of what std's guards.
+fn model_lock<T>(guarded: &T) -> Rc<BatchSemaphore> {
+    let place = ptr::from_ref(guarded).addr();
+    let new = || Rc::new(BatchSemaphore::new(PERMITS, Fairness::Unfair));
+    LOCKS.with_borrow_mut(|locks| Rc::clone(locks.entry(place).or_insert_with(new)))
 }
 
 /// Lets shuttle switch threads before an operation, as its own atomics do.
@@ -135,23 +152,25 @@ impl<G> Guard<G> {
 
 impl Held {
     fn new<T>() -> Option<Self> {
+        let earlier = HELD.with_borrow(|held| held.iter().copied().max());
+        let held = Self::unordered::<T>()?;
+        assert!(
+            earlier.is_none_or(|earlier| earlier < held.0) || std::thread::panicking(),
+            "{} is locked too late: see ORDER",
+            type_name::<T>()
+        );
+        Some(held)
+    }
+
+    fn unordered<T>() -> Option<Self> {
         if IN_MODEL.get() {
             return None;
         }
         let name = type_name::<T>();
         let is_named = |known: &&str| name.ends_with(&format!("::{known}"));
-        let place = ORDER.iter().position(is_named);
-        let place = place.unwrap_or(ORDER.len());
-        let earlier = HELD.with_borrow_mut(|held| {
-            held.push(place);
-            held[..held.len() - 1].iter().copied().max()
-        });
-        let held = Self(place);
-        assert!(
-            earlier.is_none_or(|earlier| earlier < place) || std::thread::panicking(),
-            "{name} is locked too late: see ORDER"
-        );
-        Some(held)
+        let place = ORDER.iter().position(is_named).unwrap_or(ORDER.len());
+        HELD.with_borrow_mut(|held| held.push(place));
+        Some(Self(place))
     }
 }
 

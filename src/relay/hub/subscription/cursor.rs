@@ -22,14 +22,13 @@ use crate::base::clock::Tick;
 /// A subscriber's state on one queue.
 #[derive(Default)]
 pub(crate) struct Cursor {
-    /// The position before its first undelivered event; `None` where it is owed nothing. A member's
+    /// Its position where that may not be the head: before its first undelivered event, or else after all
+    /// events that the stream took, while a walk of the fan-out may still come with older ones. A member's
     /// position is its group's.
-    pub(crate) owed: Option<Counters>,
+    pub(crate) position: Option<Counters>,
+    pub(crate) is_owed: bool,
     /// The sentinel's check is pending.
     pub(crate) is_asked: bool,
-    /// The position up to which the stream took all events, while a walk of the fan-out may still come
-    /// with older ones.
-    pub(crate) taken: Option<Counters>,
     /// It is in the list of those with something to send.
     pub(crate) is_due: bool,
     /// It is in the list of those that wait until the stream has sent.
@@ -63,7 +62,7 @@ impl Cursor {
     /// woken listener counts as busy until it reports DRAINED; a wake-up to this stream alone may have a
     /// sequence that the listener has drained already.
     pub(crate) fn advance(&mut self, sequence: u64, messages: u128, is_given: bool, now: Tick) {
-        (self.owed, self.is_asked) = (None, false);
+        (self.is_owed, self.is_asked) = (false, false);
         self.busy |= is_given;
         (self.woken_sequence, self.woken_messages) = (Some(sequence), messages);
         self.woken_at = now;
@@ -88,7 +87,7 @@ impl Cursor {
             true => self.has_work(),
             false => self.work_sent_at.is_some(),
         };
-        let holds = self.owed.is_some() || has_work;
+        let holds = self.is_owed || has_work;
         let before = std::mem::replace(&mut self.holds, holds);
         state.held = state.held + u32::from(holds) - u32::from(before);
     }
@@ -102,7 +101,7 @@ impl Cursor {
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.
     pub(crate) fn is_settled(&self, now: Tick, subscription: &Subscription) -> bool {
         let reports = subscription.mailbox.reports();
-        let has = self.owed.is_some() || self.is_due || self.waits;
+        let has = self.is_owed || self.is_due || self.waits;
         let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
         !has && is_late && !self.is_busy(now, subscription)
     }

@@ -31,8 +31,8 @@ use crate::{
 pub(crate) struct Inbox {
     /// With the queues' entries, by their numbers.
     cursors: BTreeMap<u64, (Arc<QueueEntry>, Box<Cursor>)>,
-    /// The queues whose cursors have something to send.
-    due: VecDeque<Arc<QueueEntry>>,
+    /// The numbers of the queues whose cursors have something to send.
+    due: VecDeque<u64>,
     /// The stream was woken since it last took.
     is_woken: bool,
     /// When the oldest event in `due` was accepted, where that is known.
@@ -131,12 +131,12 @@ impl Inbox {
     #[must_use]
     pub(crate) fn list_due(
         &mut self,
-        entry: &Arc<QueueEntry>,
+        entry: &QueueEntry,
         was_due: bool,
         accepted_at: Option<Tick>,
     ) -> bool {
         if !was_due {
-            self.due.push_back(Arc::clone(entry));
+            self.due.push_back(entry.number());
         }
         self.accepted_at = self.accepted_at.or(accepted_at);
         self.rings()
@@ -193,14 +193,14 @@ impl Inbox {
         (busy.count(), self.due.len())
     }
 
-    /// Begins to take: returns when the oldest due event was accepted, where that is known. R5: what is
-    /// owed after this wakes the stream again.
-    pub(crate) fn begin_take(&mut self, drawn: Option<u64>) -> Option<Tick> {
+    /// Begins to take: returns how many queues are due, and when the oldest due event was accepted, where
+    /// that is known. R5: what is owed after this wakes the stream again.
+    pub(crate) fn begin_take(&mut self, drawn: Option<u64>) -> (usize, Option<Tick>) {
         self.is_woken = false;
         if let Some(revision) = drawn {
             self.draw(revision, self.due.len());
         }
-        self.accepted_at.take()
+        (self.due.len(), self.accepted_at.take())
     }
 
     /// Draws a resume number, to be stated when `left` due cursors were sent.
@@ -208,20 +208,27 @@ impl Inbox {
         self.drawn = Some((revision, left));
     }
 
-    /// Takes the queues with something to send.
-    pub(crate) fn take_due(&mut self) -> VecDeque<Arc<QueueEntry>> {
-        std::mem::take(&mut self.due)
+    /// Takes the next queue with something to send.
+    pub(crate) fn take_due(&mut self) -> Option<u64> {
+        self.due.pop_front()
     }
 
-    /// Ends to take: of the `count` queues that were taken these had no room, and come first in the next
-    /// Wake. Returns whether nothing is left.
-    pub(crate) fn end_take(&mut self, count: usize, mut rest: VecDeque<Arc<QueueEntry>>) -> bool {
+    /// Gives back a queue that had no room: it comes first in the next Wake.
+    pub(crate) fn give_due_back(&mut self, number: u64) {
+        self.due.push_front(number);
+    }
+
+    /// Returns the cursor with this number, and its queue.
+    pub(crate) fn cursor(&mut self, number: u64) -> Option<(&Arc<QueueEntry>, &mut Cursor)> {
+        let (entry, cursor) = self.cursors.get_mut(&number)?;
+        Some((entry, cursor))
+    }
+
+    /// Ends to take so many queues. Returns whether nothing is left.
+    pub(crate) fn end_take(&mut self, count: usize) -> bool {
         if let Some((_, left)) = &mut self.drawn {
-            *left = left.saturating_sub(count - rest.len());
+            *left = left.saturating_sub(count);
         }
-        // The list keeps its memory.
-        rest.append(&mut self.due);
-        self.due = rest;
         if self.due.is_empty() && self.due.capacity() > STEP {
             self.due = VecDeque::new();
         }
@@ -230,8 +237,11 @@ impl Inbox {
 
     /// Returns whether something was not taken that is owed outside of groups.
     pub(crate) fn is_owed(&self) -> bool {
-        let mut due = self.due.iter().filter_map(|entry| self.get(entry));
-        !self.pattern_checks.is_empty() || due.any(|one| one.owed.is_some())
+        let mut due = self
+            .due
+            .iter()
+            .filter_map(|number| self.cursors.get(number));
+        !self.pattern_checks.is_empty() || due.any(|(_, one)| one.is_owed)
     }
 
     /// Adds the patterns' own checks; returns whether all of them had room.
