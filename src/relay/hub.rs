@@ -8,12 +8,13 @@
 //! runs it.
 //!
 //! Memory at worst (`tests/memory.rs`): 500 bytes a queue, 640 a subscription, 8 more for each queue
-//! that it names, 400 for each where it is owed something or handles messages, 150 a timer. A
+//! that it names, 340 for each where it is owed something or handles messages, 150 a timer. A
 //! notification costs no more, however slow its readers are.
 //!
 //! Locks, each taken only in this order, none held across a wake: the search for idle queues or a pattern's
 //! check, a queue entry, the index of patterns, a node's list, an inbox, then one of the others
-//! (`concurrency/sync.rs` checks this in tests). A shard of the map is held while its ordered index is
+//! (`concurrency/sync.rs` checks this in tests). A stream that takes locks its inbox first, and then only
+//! tries the entries' locks. A shard of the map is held while its ordered index is
 //! written. A notification takes a shard's lock, the entry's, and the inboxes of those that were owed
 //! nothing. An inbox is held while its part of the load is counted.
 

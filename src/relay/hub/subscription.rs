@@ -58,9 +58,6 @@ pub(crate) struct Subscription {
     pub(super) introduction: Mutex<Option<Box<Introduction>>>,
 }
 
-/// So many entries are taken while the inbox is locked: some microseconds.
-const TAKES_PER_LOCK: usize = 32;
-
 /// What a subscriber is owed on a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Owed {
@@ -283,11 +280,9 @@ impl Subscription {
             let Some((entry, cursor)) = inbox.cursor(number) else {
                 continue;
             };
-            // An entry is locked before an inbox. So one that is not free is locked without the inbox, which
-            // lets others in now and then, too.
-            let has_room = if count % TAKES_PER_LOCK > 0
-                && let Some(mut state) = entry.try_lock()
-            {
+            // An entry is locked before an inbox, so one that is not free is locked without it. Otherwise the
+            // inbox stays locked for the whole Wake: 256 queues at most, some ten microseconds.
+            let has_room = if let Some(mut state) = entry.try_lock() {
                 self.send((entry, &mut state), cursor, now, sink, &mut filled)
             } else {
                 let entry = Arc::clone(entry);
@@ -375,7 +370,10 @@ impl Subscription {
         if work.reason != WakeReason::Sentinel {
             cursor.work_sent_at = Some(now);
         }
-        cursor.position = (assigned.is_none() && state.is_walked()).then_some(head);
+        if was_owed || assigned.is_none() {
+            let is_taken = assigned.is_none() && state.is_walked();
+            cursor.position = is_taken.then_some(head);
+        }
         if was_owed && !planted!(TakeUnnoticed) {
             state.told = 0;
         }

@@ -6,8 +6,8 @@
 //! blocks it until std's lock is free. Shuttle runs all threads of a model on one thread of the system,
 //! so thread-local variables hold the model's state.
 //!
-//! Outside of models a lock that is taken under one which comes later in [`ORDER`] is a panic: two threads
-//! could wait for each other for ever. Unit tests and simulations run all of the hub's paths on one thread,
+//! Outside of models a lock that is waited for under one which comes later in [`ORDER`] is a panic: two
+//! threads could wait for each other for ever. Unit tests and simulations run all of the hub's paths on one thread,
 //! so they find what no schedule of a model meets. The shards of the map are not seen.
 
 use std::{
@@ -84,7 +84,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     Guard::new(plain::lock(mutex), permit, held)
 }
 
-/// Waits for nobody, so its place in [`ORDER`] is free.
+/// Locks in any order: it waits for nobody.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     let permit = match IN_MODEL.get() {
         true => {

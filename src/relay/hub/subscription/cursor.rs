@@ -29,7 +29,7 @@ pub(crate) struct Cursor {
     pub(crate) is_owed: bool,
     /// The sentinel's check is pending.
     pub(crate) is_asked: bool,
-    /// It is in the list of those with something to send.
+    /// It is in the list of those with something to send, or just taken out of it.
     pub(crate) is_due: bool,
     /// It is in the list of those that wait until the stream has sent.
     pub(crate) waits: bool,

@@ -4,7 +4,8 @@
 //! where the relay is not certain which events a subscriber has seen, a CATCH_UP is pending. What is
 //! owed waits in the order in which it came, so that busy queues do not starve the others.
 //!
-//! Locks: an entry's lock is taken before this one.
+//! Locks: an entry's lock is taken before this one. A stream that takes has this one, and only tries those
+//! of entries.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},

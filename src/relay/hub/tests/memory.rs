@@ -52,7 +52,7 @@ fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
 #[test]
 fn a_queue_and_a_cursor_cost_what_is_documented() {
     assert!(of_queue(40) <= 500, "{}", of_queue(40));
-    assert!(of_cursor() <= 400, "{}", of_cursor());
+    assert!(of_cursor() <= 340, "{}", of_cursor());
     let stream = size_of::<Stream>() + COUNTS;
     assert!(stream <= 640, "{stream}");
 }
@@ -94,7 +94,7 @@ const LEASE: usize = size_of::<(Tick, SubscriptionId)>();
 fn a_group_a_member_and_a_coordinator_cost_what_is_documented() {
     assert!(of_coordinator() <= 350, "{}", of_coordinator());
     assert!(of_group() <= 2048, "{}", of_group());
-    assert!(of_member() <= 680, "{}", of_member());
+    assert!(of_member() <= 620, "{}", of_member());
 }
 
 #[test]
