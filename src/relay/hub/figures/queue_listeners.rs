@@ -123,13 +123,13 @@ impl Subscription {
     fn on_queue(&self, entry: Option<&QueueEntry>, now: Tick) -> QueueListener {
         let inbox = self.lock();
         let cursor = entry.and_then(|entry| inbox.get(entry));
-        let busy = cursor.is_some_and(|cursor| cursor.reported_busy);
         let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
         let busy_since = cursor.and_then(|cursor| cursor.busy_since);
+        let tasks = 1..=inbox.active_dequeue_tasks;
         QueueListener {
             listener_id: self.listener_id.clone(),
-            busy,
-            is_full: busy && inbox.is_full,
+            busy: busy_since.is_some(),
+            is_full: busy_since.is_some() && tasks.contains(&inbox.total_dequeue_tasks),
             polling: self.mailbox.polls(now),
             silent_for: inbox.silent_for(self, now).filter(|_| woken),
             busy_for: busy_since.map(|since| now.since(since)),

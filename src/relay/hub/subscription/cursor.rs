@@ -46,12 +46,11 @@ pub(crate) struct Cursor {
     pub(crate) work_sent_at: Option<Tick>,
     /// The newest report states that the listener took work.
     pub(crate) busy: bool,
-    /// The newest report with a state was BUSY; then it is `busy`.
-    pub(crate) reported_busy: bool,
     /// The newest report's number, and when it came.
     pub(crate) report_number: u64,
     pub(crate) reported_at: Tick,
-    /// Since when the listener handles the oldest of its messages of this queue, by the reports.
+    /// Since when the listener handles the oldest of its messages of this queue, where the newest report
+    /// with a state was BUSY; then it is `busy`.
     pub(crate) busy_since: Option<Tick>,
     /// Dequeue tasks by the newest report.
     pub(crate) tasks: u32,

@@ -53,8 +53,6 @@ pub(crate) struct Inbox {
     woken_at: Option<Tick>,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
-    /// The listener runs as many dequeue tasks as it may.
-    pub(crate) is_full: bool,
     /// Queues whose newest report states dequeue tasks, and the sum of these.
     awake_queues: u32,
     tasks: i64,
@@ -323,16 +321,8 @@ impl Inbox {
         let polled = report.state != ReportState::Unspecified
             && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
         (cursor.report_number, cursor.reported_at) = (report.number, now);
-        // Without a stated time its handling began with the first report.
-        cursor.busy_since = match (report.state, report.busy_for) {
-            (ReportState::Drained, _) => None,
-            (_, Some(age)) => Some(now - age),
-            (ReportState::Busy, None) => cursor.busy_since.or(Some(now)),
-            (ReportState::Unspecified, None) => cursor.busy_since,
-        };
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
-        self.is_full = (1..=report.active_dequeue_tasks).contains(&report.total_dequeue_tasks);
         // On a stream of several queues, a report on one says nothing about the others. There, a
         // task may wait for an answer about another queue. So the listener is asked, at the cost of
         // one check at most.
@@ -350,19 +340,24 @@ impl Inbox {
         let sequence = if is_trusted { report.sequence } else { 0 };
         let seen = (cursor.woken_sequence == Some(sequence)).then_some(cursor.woken_messages);
         state.note_depth(report, seen, now);
-        let (is_busy, decided) = match report.state {
+        let was_busy = cursor.busy_since.is_some();
+        let decided = match report.state {
             ReportState::Busy => {
                 cursor.busy = true;
-                (true, Some(DecisionKind::Busy))
+                // Without a stated time its handling began with the first report.
+                let since = report.busy_for.map(|age| now - age);
+                cursor.busy_since = since.or(cursor.busy_since).or(Some(now));
+                Some(DecisionKind::Busy)
             }
             ReportState::Drained => {
                 cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
                 cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
-                (false, Some(DecisionKind::Empty))
+                cursor.busy_since = None;
+                Some(DecisionKind::Empty)
             }
-            ReportState::Unspecified => (cursor.reported_busy, None),
+            ReportState::Unspecified => None,
         };
-        let was_busy = std::mem::replace(&mut cursor.reported_busy, is_busy);
+        let is_busy = cursor.busy_since.is_some();
         state.busy = (state.busy + u32::from(is_busy)).saturating_sub(was_busy.into());
         if let Some(kind) = decided {
             let reason = WakeReason::Unspecified;
@@ -411,7 +406,7 @@ impl Inbox {
             return None;
         }
         let mut some = self.cursors.values().take(4 * STEP);
-        (!some.any(|(_, cursor)| cursor.reported_busy)).then_some(silent)
+        (!some.any(|(_, cursor)| cursor.busy_since.is_some())).then_some(silent)
     }
 
     /// Returns how long the listener has been handling the oldest of its messages, of some of its queues.

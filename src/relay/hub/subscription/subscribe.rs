@@ -344,7 +344,8 @@ impl Hub {
             // R16: redelivered at once, and by a timer when its messages are visible again. A cursor
             // that holds its entry has a live one.
             self.reconcile(Arc::clone(&entry), now, |_, state| {
-                state.busy = state.busy.saturating_sub(u32::from(cursor.reported_busy));
+                let was_busy = cursor.busy_since.is_some();
+                state.busy = state.busy.saturating_sub(was_busy.into());
                 state.held -= u32::from(cursor.holds);
                 if let Some(group) = state.group_of(subscription) {
                     group.leave(subscription.id, busy, now);
