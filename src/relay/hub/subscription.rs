@@ -212,11 +212,6 @@ impl Subscription {
         }
     }
 
-    /// Returns whether it has not taken a check of this pattern that it is owed.
-    pub(super) fn has_pattern_check(&self, pattern: &Selector) -> bool {
-        self.lock().pattern_checks.contains_key(pattern)
-    }
-
     /// R2: each of the listener's patterns is checked under its own name.
     pub(super) fn request_pattern_checks(self: &Arc<Self>, batch: &mut WakeBatch) {
         for pattern in self.patterns() {
@@ -274,10 +269,10 @@ impl Subscription {
         sink.expect(due);
         let mut count = 0;
         while count < due
-            && let Some(number) = inbox.take_due()
+            && let Some(number) = inbox.due.pop_front()
         {
             count += 1;
-            let Some((entry, cursor)) = inbox.cursor(number) else {
+            let Some((entry, cursor)) = inbox.cursors.get_mut(&number) else {
                 continue;
             };
             // An entry is locked before an inbox, so one that is not free is locked without it. Otherwise the
@@ -294,14 +289,15 @@ impl Subscription {
                 })
             };
             if !has_room {
-                inbox.give_due_back(number);
+                // It comes first in the next Wake.
+                inbox.due.push_front(number);
                 count -= 1;
                 break;
             }
         }
         filled.complete = inbox.end_take(count);
         if filled.entries > 0 {
-            inbox.note_woken(now);
+            inbox.woken_at.get_or_insert(now);
         }
         if planted!(ResumeNumberDrawnLate)
             && let Some(revision) = revision

@@ -76,7 +76,8 @@ impl PatternNode {
     pub(in super::super) fn request_check(&self, now: Tick, batch: &mut WakeBatch) {
         let mut check = lock(&self.check);
         let takes = |one: Arc<Subscription>| {
-            !one.mailbox.is_sending() && one.has_pattern_check(&self.selector)
+            let is_owed = one.lock().pattern_checks.contains_key(&self.selector);
+            !one.mailbox.is_sending() && is_owed
         };
         if !check.asked(self).is_some_and(takes) {
             check.ask(self, now, batch);

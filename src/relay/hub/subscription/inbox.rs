@@ -31,9 +31,9 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// With the queues' entries, by their numbers.
-    cursors: BTreeMap<u64, (Arc<QueueEntry>, Box<Cursor>)>,
+    pub(crate) cursors: BTreeMap<u64, (Arc<QueueEntry>, Box<Cursor>)>,
     /// The numbers of the queues whose cursors have something to send.
-    due: VecDeque<u64>,
+    pub(crate) due: VecDeque<u64>,
     /// The stream was woken since it last took.
     is_woken: bool,
     /// When the oldest event in `due` was accepted, where that is known.
@@ -50,7 +50,7 @@ pub(crate) struct Inbox {
     /// be sent before it is stated (see `resume`).
     drawn: Option<(u64, usize)>,
     /// The first wake-up since the newest report.
-    woken_at: Option<Tick>,
+    pub(crate) woken_at: Option<Tick>,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
     /// Queues whose newest report states dequeue tasks, and the sum of these.
@@ -92,11 +92,6 @@ impl Inbox {
     pub(crate) fn get_mut(&mut self, entry: &QueueEntry) -> Option<&mut Cursor> {
         let (_, cursor) = self.cursors.get_mut(&entry.number())?;
         Some(cursor)
-    }
-
-    /// Returns the number of cursors.
-    pub(crate) fn len(&self) -> usize {
-        self.cursors.len()
     }
 
     /// Returns the cursor of an entry, and makes it if there is none, within the limits or `beyond` them.
@@ -205,22 +200,6 @@ impl Inbox {
     /// Draws a resume number, to be stated when `left` due cursors were sent.
     pub(crate) fn draw(&mut self, revision: u64, left: usize) {
         self.drawn = Some((revision, left));
-    }
-
-    /// Takes the next queue with something to send.
-    pub(crate) fn take_due(&mut self) -> Option<u64> {
-        self.due.pop_front()
-    }
-
-    /// Gives back a queue that had no room: it comes first in the next Wake.
-    pub(crate) fn give_due_back(&mut self, number: u64) {
-        self.due.push_front(number);
-    }
-
-    /// Returns the cursor with this number, and its queue.
-    pub(crate) fn cursor(&mut self, number: u64) -> Option<(&Arc<QueueEntry>, &mut Cursor)> {
-        let (entry, cursor) = self.cursors.get_mut(&number)?;
-        Some((entry, cursor))
     }
 
     /// Ends to take so many queues. Returns whether nothing is left.
@@ -390,11 +369,6 @@ impl Inbox {
     fn note_tasks(&mut self, before: u32, after: u32) {
         self.awake_queues = self.awake_queues + u32::from(after > 0) - u32::from(before > 0);
         self.tasks += i64::from(after) - i64::from(before);
-    }
-
-    /// A Wake has entries.
-    pub(crate) fn note_woken(&mut self, now: Tick) {
-        self.woken_at.get_or_insert(now);
     }
 
     /// Returns for how long a listener that reports has not done so after a wake-up: it hangs, or it

@@ -206,7 +206,7 @@ impl SubscriberStream {
             return StreamAction::Yield;
         }
         if silent || draws {
-            let most = SWEPT.max(self.subscription.lock().len() / SWEEPS);
+            let most = SWEPT.max(self.subscription.lock().cursors.len() / SWEEPS);
             self.hub.sweep(&self.subscription, most, now);
             let resume = self.subscription.take_resume().unwrap_or_default();
             return self.heartbeat(degraded, resume, now);

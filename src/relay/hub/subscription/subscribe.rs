@@ -359,7 +359,7 @@ impl Hub {
                 self.wake_after(entry, delay, timer, now);
             }
         }
-        let done = subscription.lock().len() == 0;
+        let done = subscription.lock().cursors.is_empty();
         if done {
             self.closing.fetch_sub(1, Ordering::AcqRel);
         }
