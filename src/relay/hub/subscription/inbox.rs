@@ -164,10 +164,8 @@ impl Inbox {
         (taken.collect(), self.waiting.is_empty())
     }
 
-    /// Takes out some cursors of a closed inbox, which [`super::super::subscribe`] detaches, and drops as
-    /// many of the queues with something to send: each of these has a cursor.
+    /// Takes out some cursors of a closed inbox, which [`super::super::subscribe`] detaches.
     pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<(Arc<QueueEntry>, Box<Cursor>)> {
-        self.due.truncate(self.due.len().saturating_sub(most));
         let all = std::iter::from_fn(|| self.cursors.pop_first());
         all.take(most).map(|(_, taken)| taken).collect()
     }

@@ -382,10 +382,9 @@ impl Hub {
                 cursor.note_held(subscription, &mut state);
             }
             let group = state.group_of(subscription);
-            if group.is_some_and(|group| !group.is_settled(subscription.id)) {
-                continue;
-            }
-            if let Some(cursor) = inbox.remove_settled(&entry, subscription, now) {
+            if group.is_none_or(|group| group.is_settled(subscription.id))
+                && let Some(cursor) = inbox.remove_settled(&entry, subscription, now)
+            {
                 self.note_load(&mut inbox, subscription);
                 state.held -= u32::from(cursor.holds);
                 if let Some(group) = state.group_of(subscription) {
