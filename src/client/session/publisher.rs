@@ -83,11 +83,12 @@ const KEPT_FOR: Duration = Duration::from_secs(5);
 const SHORTEST_SPREAD: Duration = Duration::from_millis(10);
 
 impl PublisherSession {
-    pub(crate) fn new(config: PublisherConfig) -> Self {
+    pub(crate) fn new(mut config: PublisherConfig) -> Self {
+        config.batch = config.batch.clamp(1, Limits::EVENTS);
         Self {
             pending: Outbox::default(),
             kept: Outbox::default(),
-            batch: config.batch.clamp(1, Limits::EVENTS),
+            batch: config.batch,
             config,
             in_flight: VecDeque::new(),
             was_retry: false,
@@ -389,8 +390,7 @@ impl PublisherSession {
     fn succeeded(&mut self) {
         self.backoff.reset();
         (self.failure, self.ever_answered, self.left) = (None, true, 0);
-        let most = self.config.batch.clamp(1, Limits::EVENTS);
-        self.batch = (self.batch * 2).min(most);
+        self.batch = (self.batch * 2).min(self.config.batch);
     }
 
     fn is_retrying(&self) -> bool {

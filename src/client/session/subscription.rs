@@ -87,8 +87,15 @@ impl SubscriptionSession {
             SubscribeEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
             SubscribeEvent::Heartbeat { degraded, resume } => {
                 self.set_degraded(degraded, now);
-                self.keep_resume(resume);
-                if self.may_leave_degraded(now) {
+                let is_valid = !resume.is_empty() && resume.0.len() <= Limits::TOKEN;
+                if is_valid && (self.undelivered.is_empty() || planted!(ResumeTakenOnArrival)) {
+                    self.options.resume = resume;
+                }
+                // Another relay is tried, because this one is cut off for long. Where all are, each is tried
+                // once.
+                let is_long = |since: Tick| now.since(since) >= DEGRADED_FOR;
+                let others = self.reconnect.config.others;
+                if self.degraded_since.is_some_and(is_long) && self.degraded_left < others {
                     self.degraded_left += 1;
                     let cause = self.cause();
                     self.reconnect.broken(now, None, rng);
@@ -123,15 +130,13 @@ impl SubscriptionSession {
             ConnectionState::Connected if self.welcome.is_none() => ConnectionState::Reconnecting,
             state => state,
         };
+        let epoch = self.welcome.as_ref().map(|welcome| &welcome.epoch);
         LinkState {
             connection,
             degraded: self.degraded_since.is_some(),
             welcomes: self.welcomes,
             announced: self.reconnect.announced,
-            epoch: match &self.welcome {
-                Some(welcome) => Arc::clone(&welcome.epoch),
-                None => Arc::default(),
-            },
+            epoch: epoch.cloned().unwrap_or_default(),
             cause: self.cause(),
         }
     }
@@ -142,13 +147,6 @@ impl SubscriptionSession {
         } else {
             (self.degraded_since, self.degraded_left) = (None, 0);
         }
-    }
-
-    /// Returns whether another relay should be tried, because this one is cut off for long. Where all
-    /// are, each is tried once.
-    fn may_leave_degraded(&self, now: Tick) -> bool {
-        let long = |since: Tick| now.since(since) >= DEGRADED_FOR;
-        self.degraded_since.is_some_and(long) && self.degraded_left < self.reconnect.config.others
     }
 
     /// Returns why wake-ups do not arrive, or do not stand for all notifications.
@@ -162,14 +160,5 @@ impl SubscriptionSession {
             "relay `{relay}` is cut off from the other relays of its cluster, or was just now"
         );
         Some(text.into())
-    }
-
-    fn keep_resume(&mut self, resume: ResumeNumber) {
-        if resume.is_empty() || resume.0.len() > Limits::TOKEN {
-            return;
-        }
-        if self.undelivered.is_empty() || planted!(ResumeTakenOnArrival) {
-            self.options.resume = resume;
-        }
     }
 }
