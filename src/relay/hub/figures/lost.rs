@@ -54,10 +54,8 @@ impl Hub {
     }
 
     /// A listener subscribes: one with its id is lost no longer.
-    pub(in super::super) fn note_found(&self, listener: &ListenerId, now: Tick) {
-        lock(&self.lost).retain(|_, lost| {
-            lost.stats.listener_id != *listener && now.since(lost.lost_at) < LISTED_FOR
-        });
+    pub(in super::super) fn note_found(&self, listener: &ListenerId) {
+        lock(&self.lost).retain(|_, lost| lost.stats.listener_id != *listener);
     }
 
     /// Returns the first `count` lost listeners after the given subscription, by id.

@@ -85,7 +85,7 @@ impl Hub {
         let resumed = self.resumed_at(options, subscription.digest);
         self.note_load(&mut subscription.lock(), &subscription);
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
-        self.note_found(&options.listener_id, now);
+        self.note_found(&options.listener_id);
         for entry in entries {
             self.join_named(&subscription, entry, resumed, now);
         }
