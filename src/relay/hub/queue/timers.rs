@@ -6,7 +6,6 @@
 //! delays between a second and 14 days then wait a quarter longer at most.
 
 use std::{
-    borrow::Borrow,
     collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
@@ -19,11 +18,11 @@ use super::super::{
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
-    base::{clock::Tick, fault::planted, fnv::fnv1a},
+    base::{clock::Tick, fault::planted},
     error::Result,
     types::{
         LastEvent, Limits, Notification, QueueAddress,
-        cluster::{FrameEntry, HandedTimer},
+        cluster::{FrameEntry, HandedTimer, queue_hash},
     },
 };
 
@@ -139,11 +138,10 @@ impl QueueTimers {
     }
 }
 
-/// Returns an offset that gives each queue its own grid of timers: FNV-1a of its address, so it is
+/// Returns an offset that gives each queue its own grid of timers: a hash of its address that is
 /// the same in every run. A collision by chosen names does no harm.
 pub(crate) fn timer_offset(queue: &QueueAddress) -> u64 {
-    let text: &str = queue.borrow();
-    let hash = fnv1a(text.bytes());
+    let hash = queue_hash(queue);
     // Names that differ only at their ends still have similar hashes, so SplitMix64's steps mix the
     // bits.
     let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -242,7 +240,13 @@ impl Hub {
         let entries = timers.iter();
         let entries = entries.map(|timer| self.entry(&timer.increment.queue, now));
         for (entry, timer) in entries.collect::<Result<Vec<_>>>()?.into_iter().zip(timers) {
-            let wake = Timer::of_increment(&timer.increment);
+            let increment = &timer.increment;
+            let last_event = (increment.notifications > 0).then(|| increment.last_event.clone());
+            let wake = Timer {
+                counters: Counters::of_increment(increment),
+                last_event,
+                ..Timer::default()
+            };
             self.wake_after(entry, timer.due_in, wake, now);
         }
         Ok(())
@@ -277,15 +281,6 @@ impl Timer {
                 served_groups: Vec::new(),
                 checked: false,
             },
-        }
-    }
-
-    fn of_increment(increment: &FrameEntry) -> Self {
-        let last_event = (increment.notifications > 0).then(|| increment.last_event.clone());
-        Self {
-            counters: Counters::of_increment(increment),
-            last_event,
-            ..Self::default()
         }
     }
 }
