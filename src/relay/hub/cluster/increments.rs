@@ -24,7 +24,7 @@ impl Hub {
     /// Takes the increments of the next queue, which must go into a frame.
     pub(crate) fn next_increment(&self) -> Option<FrameEntry> {
         loop {
-            let entry = self.increments.pop()?;
+            let entry = lock(&self.increments.list).entries.pop_front()?;
             let mut state = entry.lock();
             // R5: the mark is cleared before the counters are read.
             if !planted!(LinkMarkClearedLate) {
@@ -130,10 +130,6 @@ impl IncrementList {
             list.appended += 1;
         }
         is_new
-    }
-
-    pub(crate) fn pop(&self) -> Option<Arc<QueueEntry>> {
-        lock(&self.list).entries.pop_front()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -64,15 +64,6 @@ impl Ranking {
         self.last = None;
     }
 
-    /// Adds an entry where it is one of the best.
-    fn add(&mut self, entry: Arc<QueueEntry>, now: Tick) {
-        let rank = (self.key(&entry, now), Reverse(entry.address().clone()));
-        self.best.insert(rank, entry);
-        if self.best.len() > self.count {
-            self.best.pop_first();
-        }
-    }
-
     fn key(&mut self, entry: &QueueEntry, now: Tick) -> u64 {
         let state = entry.lock();
         match self.order {
@@ -112,7 +103,11 @@ impl Hub {
         for entry in entries {
             let text: &str = entry.address().borrow();
             if text.contains(&ranking.filter) && is_visible(entry.address()) {
-                ranking.add(entry, now);
+                let rank = (ranking.key(&entry, now), Reverse(entry.address().clone()));
+                ranking.best.insert(rank, entry);
+                if ranking.best.len() > ranking.count {
+                    ranking.best.pop_first();
+                }
             }
         }
         visited
