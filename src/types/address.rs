@@ -48,6 +48,12 @@ impl QueueAddress {
         split(&self.text).1
     }
 
+    /// Returns the address as `account/queue`.
+    #[cfg(feature = "relay")]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the account and the queue's name.
     pub(crate) fn parts(&self) -> (&str, &str) {
         split(&self.text)

@@ -65,8 +65,7 @@ impl ClusterLimits {
 
 /// Returns the hash that names a queue in heartbeats.
 pub(crate) fn queue_hash(queue: &QueueAddress) -> u64 {
-    let text: &str = std::borrow::Borrow::borrow(queue);
-    crate::base::fnv::fnv1a(text.bytes())
+    crate::base::fnv::fnv1a(queue.as_str().bytes())
 }
 
 impl fmt::Display for LifeId {

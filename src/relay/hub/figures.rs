@@ -11,7 +11,6 @@ pub(super) mod queue_listeners;
 pub(super) mod ranking;
 
 use std::{
-    borrow::Borrow,
     ops::Bound::{Excluded, Included, Unbounded},
     sync::Arc,
     time::Duration,
@@ -96,8 +95,7 @@ impl Hub {
         let mut found = Vec::new();
         let entries = self.entries.range(Included(from), NAMES_PER_STEP);
         for (visited, entry) in (1..).zip(&entries) {
-            let text: &str = entry.address().borrow();
-            if text.contains(filter) {
+            if entry.address().as_str().contains(filter) {
                 found.push(entry.stats(now));
             }
             if visited == NAMES_PER_STEP || found.len() == count {

@@ -14,7 +14,7 @@ pub(super) mod stream;
 pub(super) mod subscribe;
 pub(super) mod wake_builder;
 
-use std::{borrow::Borrow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     config::HubConfig,
@@ -108,7 +108,7 @@ impl Subscription {
 
     /// Returns whether a selector names the queue exactly.
     pub(crate) fn names(&self, address: &QueueAddress) -> bool {
-        let text: &str = address.borrow();
+        let text = address.as_str();
         let named = &self.selectors[..self.named];
         named.binary_search_by(|one| one.as_str().cmp(text)).is_ok()
     }

@@ -1,6 +1,6 @@
 //! Patterns of rules: a name, or a prefix that ends in one `*`.
 
-use std::{borrow::Borrow as _, str::FromStr};
+use std::str::FromStr;
 
 use crate::{
     error::{Error, Result},
@@ -64,7 +64,7 @@ impl QueuePattern {
             return self.account.matches(account) && self.queue.matches(queue);
         }
         // Without a search for the slash, because this runs for each notification.
-        let text: &str = address.borrow();
+        let text = address.as_str();
         text.strip_prefix(&*self.account.stem)
             .and_then(|rest| rest.strip_prefix('/'))
             .is_some_and(|queue| self.queue.matches(queue))

@@ -3,7 +3,7 @@
 //! All queues are visited, some hundred in a step, and a map has the best so far. So a list costs no
 //! sort of all queues, and no lock is held between two of them. For rates they are visited twice.
 
-use std::{borrow::Borrow, cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::super::{core::Hub, counters::saturate, figures::QueueStats, queue::QueueEntry};
 use crate::{
@@ -101,8 +101,8 @@ impl Hub {
         let (visited, last) = (entries.len(), entries.last());
         ranking.last = last.map(|entry| entry.address().clone());
         for entry in entries {
-            let text: &str = entry.address().borrow();
-            if text.contains(&ranking.filter) && is_visible(entry.address()) {
+            let address = entry.address();
+            if address.as_str().contains(&ranking.filter) && is_visible(address) {
                 let rank = (ranking.key(&entry, now), Reverse(entry.address().clone()));
                 ranking.best.insert(rank, entry);
                 if ranking.best.len() > ranking.count {

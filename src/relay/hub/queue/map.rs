@@ -6,7 +6,7 @@
 //! the index before it is in a shard, and so before anything is counted in it (R4: register first,
 //! then take the snapshot): a pattern's walk over the index misses none that counts.
 
-use std::{borrow::Borrow, collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
@@ -78,7 +78,7 @@ impl QueueMap {
 
     /// Returns up to `limit` entries after this address, or from the first one on.
     pub(crate) fn after(&self, last: Option<&QueueAddress>, limit: usize) -> Vec<Arc<QueueEntry>> {
-        let from = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.borrow()));
+        let from = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_str()));
         self.range(from, limit)
     }
 

@@ -10,7 +10,7 @@
 //! this; the next ones take up what waits for a member. The fan-out's task detaches what a closed stream
 //! leaves.
 
-use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
+use std::{ops::Bound, sync::Arc, time::Duration};
 
 use super::super::{
     core::{Detaching, Hub},
@@ -179,13 +179,10 @@ impl Hub {
             && let Some((node, last)) = introduction.nodes.last_mut()
         {
             let beginning = node.selector.beginning();
-            let next = last.as_ref().map(|last| Bound::Excluded(last.borrow()));
+            let next = last.as_ref().map(|last| Bound::Excluded(last.as_str()));
             let from = next.unwrap_or(Bound::Included(beginning));
             let mut some = self.entries.range(from, left);
-            some.retain(|entry| {
-                let text: &str = entry.address().borrow();
-                text.starts_with(beginning)
-            });
+            some.retain(|entry| entry.address().as_str().starts_with(beginning));
             let mut is_end = some.len() < left;
             left = left.saturating_sub(some.len() + 1);
             *last = some.last().map(|entry| entry.address().clone());

@@ -1,8 +1,6 @@
 //! An encoded Wake: entries are appended as bytes, and all subscribers of a queue at the same
 //! position share one encoding.
 
-use std::borrow::Borrow;
-
 use crate::{
     relay::hub::{Target, WakeEntry, WakeSink},
     types::Limits,
@@ -55,8 +53,8 @@ impl WakeSink for EncodedWake {
 }
 
 fn encode(entry: &WakeEntry<'_>, out: &mut Vec<u8>) {
-    let text: &str = match entry.target {
-        Target::Queue(address) => address.borrow(),
+    let text = match entry.target {
+        Target::Queue(address) => address.as_str(),
         Target::Pattern(selector) => selector.as_str(),
     };
     let (account, queue) = text.split_once('/').unwrap_or((text, ""));
