@@ -44,13 +44,12 @@ impl Hub {
         now: Tick,
     ) -> HashSet<&'a QueueAddress> {
         let mut eviction = lock(&self.eviction);
-        let mut distinct = HashSet::new();
+        let mut own = HashSet::new();
         let mut new: Vec<_> = queues.to_vec();
-        new.retain(|address| self.entries.get(address).is_none() && distinct.insert(*address));
+        new.retain(|address| own.insert(*address) && self.entries.get(address).is_none());
         let excess = (self.entries.len() + new.len()).saturating_sub(most);
         let mut room = new.len();
         if room > 0 && excess > 0 {
-            let own = queues.iter().copied().collect();
             room = room.saturating_sub(self.evict(&mut eviction, excess, &own, now));
         }
         if all_or_none && room < new.len() {
