@@ -10,9 +10,9 @@
 //! * `told` is a number of joined patterns: all subscribers are owed the newest count, until one takes or
 //!   joins. Then a further count has nothing to do. 0: some are not.
 //! * A count owes the queue to each subscriber that is owed nothing yet: at once where they are few,
-//!   otherwise by a walk of the fan-out. While there are walks (`walks`), `unsettled` is the position after
-//!   which some may not be owed, and the change has the revision `UNSETTLED`. A walk brings that position:
-//!   who has taken something since then has kept a later one.
+//!   otherwise by a walk of the fan-out, which brings the position before its first event (`walk_from`).
+//!   While there are walks (`walks`), `unsettled` is the position after which some may not be owed, and the
+//!   change has the revision `UNSETTLED`.
 //! * A coordinator is made with the first group or for the sentinel (`check`), and stays until the entry is
 //!   forgotten. While it has groups, new work is assigned to members.
 //! * `held` counts the cursors that keep the entry. An entry without those, named subscribers, timers and
@@ -102,9 +102,10 @@ pub(super) struct QueueState {
     pub(super) is_unserved: bool,
     /// The decisions about the queue, while an operator watches them.
     pub(super) noted: Option<Box<NotedDecisions>>,
-    /// The fan-out has a walk to do.
+    /// The fan-out has a walk to do, which owes the events after this position, if there is one.
     walk_pending: bool,
-    /// The position after which the walks that have not ended owe events, if there are some.
+    walk_from: Option<Box<Counters>>,
+    /// The position after which the walks that have not ended owe events.
     unsettled: Option<Box<Counters>>,
     /// The walks that have not ended.
     walks: u8,
@@ -176,10 +177,12 @@ impl QueueEntry {
         let mut state = self.lock();
         // R5: the mark is cleared before the subscribers are read.
         state.walk_pending = planted!(MarkClearedAfterWalk);
-        let from = *state.unsettled.as_deref()?;
-        // Set to 0 where one takes or joins from now on.
-        state.told = self.shared.patterns.joined();
-        Some((from, state.outside.nodes.clone()))
+        let from = state.walk_from.take();
+        if from.is_some() {
+            // Set to 0 where one takes or joins from now on.
+            state.told = self.shared.patterns.joined();
+        }
+        from.map(|from| (*from, state.outside.nodes.clone()))
     }
 
     /// Owes the events of a walk to one step's subscribers, then assigns work to members. Returns
@@ -345,6 +348,7 @@ impl QueueState {
             self.owe_all(entry, from, batch);
             return false;
         }
+        self.walk_from.get_or_insert_with(|| Box::new(*from));
         self.unsettled.get_or_insert_with(|| Box::new(*from));
         self.request_walk()
     }
