@@ -198,6 +198,17 @@ impl Patterns {
         found.flatten().map(Arc::clone).collect()
     }
 
+    /// Returns the nodes of a subscription's patterns.
+    pub(super) fn of(&self, subscription: &Subscription) -> Nodes {
+        let index = read(&self.index);
+        let nodes = subscription.patterns().iter().filter_map(|pattern| {
+            let patterns = index.by_shape.get(&shape_of(pattern))?;
+            let mut nodes = patterns.get(pattern.as_str())?.iter();
+            nodes.find(|node| node.group == subscription.group).cloned()
+        });
+        nodes.collect()
+    }
+
     /// Returns up to `count` nodes after the one with this number.
     pub(super) fn some_after(&self, number: Option<u64>, count: usize) -> Vec<Arc<PatternNode>> {
         let from = number.map_or(Bound::Unbounded, Bound::Excluded);
@@ -231,13 +242,8 @@ impl Patterns {
 
     /// Removes a subscription from its nodes, once; returns these.
     pub(super) fn leave(&self, subscription: &Subscription) -> Nodes {
+        let nodes = self.of(subscription);
         let mut index = write(&self.index);
-        let nodes = subscription.patterns().iter().filter_map(|pattern| {
-            let patterns = index.by_shape.get(&shape_of(pattern))?;
-            let mut nodes = patterns.get(pattern.as_str())?.iter();
-            nodes.find(|node| node.group == subscription.group).cloned()
-        });
-        let nodes: Nodes = nodes.collect();
         for node in nodes.iter().filter(|node| node.remove(subscription)) {
             index.remove(node);
             self.version.fetch_add(1, Ordering::AcqRel);

@@ -4,9 +4,9 @@
 //! One listener of each pattern and group is asked in each interval, in turn, as for a queue. A
 //! pattern is asked if it matches no known queue, if the entry of a matching queue was forgotten or
 //! never made, or if a listener is told of some queues under its name. No report covers a check that
-//! found nothing, so silence proves nothing, and a report of a queue does not put the check off. Streams
-//! that come and go faster than the interval must not put it off for ever: the first stream of a pattern
-//! is asked at a random time of the interval if it resumes, and told to catch up otherwise.
+//! found nothing, so silence proves nothing. Streams that come and go faster than the interval must not
+//! put the check off for ever: the first stream of a pattern is asked at a random time of the interval if
+//! it resumes, and told to catch up otherwise.
 //!
 //! Locks: under that of a check the order of timers, the node's list, and inboxes.
 
@@ -23,7 +23,7 @@ use super::super::{
 };
 use crate::{
     base::clock::Tick,
-    types::{Selector, WakeReason},
+    types::{QueueAddress, Selector, WakeReason},
 };
 
 /// When a pattern is checked, and which listener is asked.
@@ -153,6 +153,24 @@ impl Hub {
                 if is_owed || check.asked == Some(subscription.id) {
                     check.ask(&node, now, &mut batch);
                 }
+            });
+        }
+    }
+
+    /// A listener reported a queue: the sentinel's interval restarts, unless only the pattern's own
+    /// name covers some queue.
+    pub(in super::super) fn pattern_reported(
+        &self,
+        subscription: &Subscription,
+        queue: &QueueAddress,
+        now: Tick,
+    ) {
+        let nodes = self.shared.patterns.of(subscription);
+        for node in nodes.iter().filter(|node| node.selector.matches(queue)) {
+            self.change_check(node, |check| match &mut check.sentinel {
+                Some(sentinel) if node.is_needed() => sentinel.answered(subscription.id),
+                Some(sentinel) => _ = sentinel.reported(now),
+                None => {}
             });
         }
     }

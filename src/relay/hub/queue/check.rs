@@ -94,6 +94,13 @@ impl QueueCheck {
         }
     }
 
+    /// The listener that was asked has reported, and not that all is checked.
+    pub(crate) fn answered(&mut self, id: SubscriptionId) {
+        if self.asked == Some(id) {
+            self.forget_asked();
+        }
+    }
+
     /// Begins with any part of an interval.
     pub(crate) fn restart_at_random(&mut self, now: Tick) {
         self.restart_after(Duration::ZERO, self.interval, now);

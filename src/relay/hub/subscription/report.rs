@@ -73,6 +73,9 @@ impl Hub {
             return Err(unknown_subscription());
         }
         self.sweep(&subscription, 0, now);
+        if report.state != ReportState::Unspecified && subscription.has_pattern() {
+            self.pattern_reported(&subscription, &report.queue, now);
+        }
         Ok(())
     }
 
