@@ -263,9 +263,9 @@ fn the_page_of_limits_computes_the_memory_from_the_defaults() {
         ("the process", 1, 32 * mib),
         ("a queue (`max_queues`)", relay.max_queues, 500),
         (
-            "a subscribed queue (`max_cursors`), 430 B outside of groups",
+            "a subscribed queue (`max_cursors`), 370 B outside of groups",
             relay.max_cursors,
-            680,
+            620,
         ),
         (
             "the sentinel of a queue with listeners",

@@ -63,7 +63,7 @@ pub struct RelayConfig {
     pub forget_after: Duration,
     /// The most queues in memory; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
-    /// The most queues that all subscriptions together are attached to, at 430 bytes each at worst.
+    /// The most queues that all subscriptions together are attached to, at 370 bytes each at worst.
     /// Patterns may use three quarters of them; wake-ups for further queues go under the pattern's
     /// own name. A subscription that names more queues than are left is refused.
     pub max_cursors: usize,

@@ -252,8 +252,10 @@ impl QueueEntry {
             let by_group = nodes.iter().any(|node| node.group.is_some());
             state.outside.nodes = match by_group || state.is_grouped() {
                 true => {
-                    // An entry that is new has counted nothing that its groups have not seen.
-                    let head = state.head();
+                    // A group that is new has the events which walks have not told: its members are visited
+                    // by none.
+                    let mut head = state.head();
+                    head.counters = state.told_position();
                     let coordinator = state.coordinator(self, now);
                     coordinator.set_nodes(self, nodes, &head, is_known)
                 }

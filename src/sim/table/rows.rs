@@ -14,9 +14,9 @@ macro_rules! rows {
 pub(super) const FAULTS: &[Row] = rows! {
     WakeUnbounded, 8, "R1", "a wake holds however much is owed";
     ForeignEpochAccepted, 1, "R2", "a resume number of another epoch is accepted";
-    FloorForgotten, 41, "R3", "a forgotten queue starts again where it first did";
+    FloorForgotten, 22, "R3", "a forgotten queue starts again where it first did";
     OverflowUntold, 7, "R2", "a pattern is not told of queues that it has no cursor for";
-    MarkClearedAfterWalk, 271, "R5", "a walk clears the dirty mark last";
+    MarkClearedAfterWalk, 134, "R5", "a walk clears the dirty mark last";
     SilenceUnnoticed, 1, "R6", "a silent stream is not noticed";
     GoodbyeKeepsBackoff, 227, "I18", "a good stream's Goodbye does not reset the back-off";
     TimersMergeDown, 0, "R7", "timers merge downwards";

@@ -89,7 +89,7 @@ impl Coordinator {
     }
 
     /// Sets the nodes of the groups' patterns that match the queue. A group that is new starts at
-    /// the queue's head; its members have not checked a queue that was `known` before. Returns the nodes of
+    /// this head; its members have not checked a queue that was `known` before. Returns the nodes of
     /// groups for which there is no room.
     pub(crate) fn set_nodes(
         &mut self,

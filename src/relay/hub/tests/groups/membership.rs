@@ -306,6 +306,27 @@ fn what_a_member_without_room_for_its_group_did_not_take_is_checked_by_another()
     );
 }
 
+#[test]
+fn a_group_that_gets_room_during_a_walk_has_the_events_of_that_walk() {
+    let hub = hub_where(|config| (config.max_groups, config.inline) = (1, 0));
+    let other = subscribe_with(&hub, &in_group("other", &["else"]), START);
+    let member = subscribe_with(&hub, &in_group("g", &["ord*"]), START);
+    notify(&hub, "orders");
+    walk_all(&hub);
+    told_in_all(&hub, &member, START);
+    notify(&hub, "orders");
+    // Before the walk: room for the group, and a pattern that has the queues look up theirs.
+    hub.unsubscribe(&other, START);
+    hub.forget(after(3_000 * SECOND));
+    let _new = subscribe_with(&hub, &options(&["z*"]), START);
+    hub.queues("", 9, START);
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    assert!(queue_entry.lock().is_grouped());
+    walk_all(&hub);
+    let told = told_in_all(&hub, &member, START);
+    assert_eq!(told, [entry("orders", Notified, 1)]);
+}
+
 /// Without room a cursor is made only where no known member can be chosen.
 #[test]
 fn a_member_that_finds_no_room_is_woken_beyond_the_limits() {
