@@ -62,7 +62,7 @@ const SOON: Duration = Duration::from_millis(1_500);
 /// A relay asks twice a second, and the answers may need several pages.
 const COUNTED: Duration = Duration::from_millis(2_500);
 /// A store that fails, or is slow: a read may need several attempts, or wait for a write.
-const FAILING: Duration = Duration::from_secs(30);
+const FAILING: Duration = Duration::from_secs(40);
 /// A relay that dies so soon after a write may not have announced it.
 const ANNOUNCED: Duration = Duration::from_secs(15);
 
