@@ -7,8 +7,8 @@
 //! so thread-local variables hold the model's state.
 //!
 //! Outside of models a lock that is waited for under one which comes later in [`ORDER`] is a panic: two
-//! threads could wait for each other for ever. Unit tests and simulations run all of the hub's paths on one thread,
-//! so they find what no schedule of a model meets. The shards of the map are not seen.
+//! threads could wait for each other for ever. Unit tests and simulations run all of the hub's paths on one
+//! thread, so they find what no schedule of a model meets. The shards of the map are not seen.
 
 use std::{
     any::type_name,

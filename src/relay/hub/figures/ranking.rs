@@ -103,7 +103,7 @@ impl Hub {
         for entry in entries {
             let address = entry.address();
             if address.as_str().contains(&ranking.filter) && is_visible(address) {
-                let rank = (ranking.key(&entry, now), Reverse(entry.address().clone()));
+                let rank = (ranking.key(&entry, now), Reverse(address.clone()));
                 ranking.best.insert(rank, entry);
                 if ranking.best.len() > ranking.count {
                     ranking.best.pop_first();
