@@ -327,6 +327,33 @@ fn a_group_that_gets_room_during_a_walk_has_the_events_of_that_walk() {
     assert_eq!(told, [entry("orders", Notified, 1)]);
 }
 
+#[test]
+fn a_walk_does_not_repeat_what_a_member_took_before_its_group_had_room() {
+    let hub = hub_where(|config| (config.max_groups, config.inline) = (1, 0));
+    let other = subscribe_with(&hub, &in_group("other", &["else"]), START);
+    let member = subscribe_with(&hub, &in_group("g", &["ord*", "orde*"]), START);
+    notify(&hub, "orders");
+    walk_all(&hub);
+    told_in_all(&hub, &member, START);
+    notify(&hub, "orders");
+    // The walk visits the member for each of its patterns.
+    let (mut walk, mut batch) = (hub.fanout.pop().expect("begun"), WakeBatch::default());
+    let one = [entry("orders", Notified, 1)];
+    let mut visit = || {
+        walk.step(&mut batch);
+        told_in_all(&hub, &member, START)
+    };
+    assert_eq!([visit(), visit()].concat(), one);
+    hub.unsubscribe(&other, START);
+    hub.forget(after(3_000 * SECOND));
+    let _new = subscribe_with(&hub, &options(&["z*"]), START);
+    notify(&hub, "orders");
+    // The group cannot know what its member took.
+    let assigned = told_in_all(&hub, &member, START);
+    assert_eq!(assigned, [entry("orders", Notified, 2)]);
+    assert_eq!([visit(), visit()].concat(), one);
+}
+
 /// Without room a cursor is made only where no known member can be chosen.
 #[test]
 fn a_member_that_finds_no_room_is_woken_beyond_the_limits() {
