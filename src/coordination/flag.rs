@@ -302,16 +302,12 @@ impl Inner {
     }
 
     /// Reads a flag: first the newest set that is over, and then the flag. In the other order a set
-    /// and its clearing between the two would seem to be over before the read. Where the flag is not set,
-    /// the newest set that is over is read again: one that ended between the two is told, also where the
-    /// relay that cleared it dies before it tells. The caller holds the flag's lock.
+    /// and its clearing between the two would seem to be over before the read. The caller holds the
+    /// flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let began = self.registry(WatchRegistry::next_sequence);
-        let mut ended = self.read_ended(name, began).await?;
+        let ended = self.read_ended(name, began).await?;
         let found = self.blobs.read(name).await?;
-        if found.is_none() {
-            ended = self.blobs.ended(name).await?;
-        }
         // Asked after the read: a store may find out by its first requests.
         let can_remove = self.blobs.store.conditional_delete();
         self.registry(|registry| {

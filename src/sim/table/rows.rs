@@ -44,8 +44,8 @@ pub(super) const FAULTS: &[Row] = rows! {
 };
 
 pub(super) const FLAG_FAULTS: &[Row] = rows! {
-    FlagReadDuringWrite, 151, "R20", "a read counts although a write ended during it";
-    FlagSetConflated, 327, "R21", "a watcher is told the present state only";
+    FlagReadDuringWrite, 134, "R20", "a read counts although a write ended during it";
+    FlagSetConflated, 648, "R21", "a watcher is told the present state only";
     FlagExpiryUnconditional, 421, "R22", "an expired flag is deleted even if it has changed";
     FlagTellsBeforeDurable, 3, "durable first", "watchers are told before the flag is written";
     FlagGenerationRepeats, 3, "generation", "the time alone makes generations";
