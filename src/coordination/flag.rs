@@ -301,13 +301,10 @@ impl Inner {
         Some(self.lock(name).await)
     }
 
-    /// Reads a flag: first the newest set that is over, and then the flag. In the other order a set
-    /// and its clearing between the two would seem to be over before the read. The caller holds the
-    /// flag's lock.
+    /// Reads a flag for its watchers. The caller holds the flag's lock.
     async fn read(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let began = self.registry(WatchRegistry::next_sequence);
-        let ended = self.read_ended(name, began).await?;
-        let found = self.blobs.read(name).await?;
+        let (ended, found) = self.read_both(name, began).await?;
         // Asked after the read: a store may find out by its first requests.
         let can_remove = self.blobs.store.conditional_delete();
         self.registry(|registry| {
@@ -316,16 +313,32 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the flag's newest set that is over, and its blob's ETag, for a read or write that began at
-    /// this sequence number. It is the base of the watchers that wait for their first read.
-    async fn read_ended(
+    /// Reads both blobs of a flag, for a read or write that began at this sequence number. The newest
+    /// set that is over comes first: it is the base of the watchers that wait for their first read. In
+    /// the other order a set and its clearing between the two would seem to be over before the read.
+    ///
+    /// A flag without a blob may have been cleared between the two, by a relay that dies before it
+    /// tells. So both are read until no set has ended between them.
+    async fn read_both(
         &self,
         name: &FlagName,
         began: u64,
-    ) -> Result<(Option<EndedSet>, Option<ETag>)> {
-        let (ended, etag) = self.blobs.ended(name).await?;
-        self.registry(|registry| registry.note_base(name, ended.as_ref(), began));
-        Ok((ended, etag))
+    ) -> Result<((Option<EndedSet>, Option<ETag>), Option<StoredFlag>)> {
+        let mut ended = self.blobs.ended(name).await?;
+        self.registry(|registry| registry.note_base(name, ended.0.as_ref(), began));
+        loop {
+            let found = self.blobs.read(name).await?;
+            if found.is_some() {
+                return Ok((ended, found));
+            }
+            let again = self.blobs.ended(name).await?;
+            let number = |ended: &Option<EndedSet>| ended.as_ref().map(|ended| ended.number);
+            // One that was deleted meanwhile, because it is old, still counts.
+            if number(&again.0) <= number(&ended.0) {
+                return Ok((ended, None));
+            }
+            ended = again;
+        }
     }
 
     #[cold]

@@ -201,8 +201,8 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             let began = self.registry(WatchRegistry::next_sequence);
             // Read again, also where it has expired: another writer may have extended it.
-            let ended = self.read_ended(name, began).await.map_err(not_cleared)?;
-            let found = self.blobs.get(name).await.map_err(not_cleared)?;
+            let read = self.read_both(name, began).await;
+            let (ended, found) = read.map_err(not_cleared)?;
             let set = found.as_ref().map(|found| found.state.clone());
             let finish = |state: Option<FlagState>, ended: Option<&EndedSet>| {
                 self.registry(|registry| {

@@ -44,8 +44,8 @@ pub(super) const FAULTS: &[Row] = rows! {
 };
 
 pub(super) const FLAG_FAULTS: &[Row] = rows! {
-    FlagReadDuringWrite, 134, "R20", "a read counts although a write ended during it";
-    FlagSetConflated, 648, "R21", "a watcher is told the present state only";
+    FlagReadDuringWrite, 38, "R20", "a read counts although a write ended during it";
+    FlagSetConflated, 494, "R21", "a watcher is told the present state only";
     FlagExpiryUnconditional, 421, "R22", "an expired flag is deleted even if it has changed";
     FlagTellsBeforeDurable, 3, "durable first", "watchers are told before the flag is written";
     FlagGenerationRepeats, 3, "generation", "the time alone makes generations";
@@ -107,6 +107,6 @@ pub(super) const CLUSTER_FAULTS: &[Row] = rows! {
     LinkCheckIgnored, 0, "C12", "a check by a listener of another relay does not restart the interval";
     LinkLeavesEarly, 168, "C15", "a relay leaves before its last causes are confirmed";
     LinkTimersNotHandedOver, 20, "C15", "a relay leaves without the hand-over of its timers";
-    FlagEndUnmarked, 26, "R21", "a clearing leaves no trace of the set that it ends";
+    FlagEndUnmarked, 8, "R21", "a clearing leaves no trace of the set that it ends";
     FlagAcksReadOnce, 37, "C14", "the acknowledgements of another relay are read once in a generation";
 };

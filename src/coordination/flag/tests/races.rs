@@ -221,24 +221,20 @@ fn no_watcher_misses_an_unleash_wherever_it_lands() {
     }
 }
 
-/// The scenarios in which the fault breaks the rule in some order.
-fn broken_by(fault: Fault) -> usize {
-    let scenarios = SCENARIOS
-        .iter()
-        .map(|scenario| Scenario { fault, ..*scenario });
-    scenarios
-        .filter(|scenario| watch_among_writers(*scenario).violations > 0)
-        .count()
+/// Returns whether the fault breaks the rule in some order of a scenario.
+fn is_broken_by(fault: Fault) -> bool {
+    let mut scenarios = SCENARIOS.iter();
+    scenarios.any(|scenario| watch_among_writers(Scenario { fault, ..*scenario }).violations > 0)
 }
 
 #[test]
 fn a_read_that_a_write_overtook_is_found_out() {
-    assert!(broken_by(Fault::FlagReadDuringWrite) > 0);
+    assert!(is_broken_by(Fault::FlagReadDuringWrite));
 }
 
 #[test]
 fn a_set_that_is_conflated_away_is_found_out() {
-    assert!(broken_by(Fault::FlagSetConflated) > 0);
+    assert!(is_broken_by(Fault::FlagSetConflated));
 }
 
 /// A flag has expired here, while another relay extends it. The extension wins.
