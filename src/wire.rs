@@ -11,7 +11,6 @@ mod notify;
 mod relay;
 mod status;
 mod time;
-mod wake;
 
 /// The code that `build.rs` generates from `proto/`.
 #[allow(
@@ -63,15 +62,13 @@ pub(crate) use codec::ServerCodec;
 pub(crate) use flags::{flag_event, flag_from_wire, flag_to_wire};
 pub(crate) use notify::{MOST_COUNTED, NotifyRequest, Refusals};
 pub(crate) use relay::{
-    NotifyAnswer, answer_from_wire, goodbye_to_wire, reason_to_wire, report_from_wire,
+    EntryFields, Event as SubscribeResponseEvent, NotifyAnswer, SubscribeResponse,
+    answer_from_wire, encode_entry, goodbye_to_wire, reason_to_wire, report_from_wire,
     report_to_wire, results_to_wire, selector_to_wire, subscribe_event, subscribe_event_to_wire,
     subscribe_from_wire, subscribe_to_wire,
 };
 pub(crate) use status::{error_to_wire, from_status, to_status};
 pub(crate) use time::{checked_span, span_from_wire, span_to_wire};
-pub(crate) use wake::{
-    EntryFields, Event as SubscribeResponseEvent, SubscribeResponse, encode_entry,
-};
 
 #[cfg(test)]
 mod tests;

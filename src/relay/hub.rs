@@ -49,12 +49,11 @@ pub(crate) use self::{
     decisions::{Decision, DecisionKind},
     figures::{ListenerStats, QueueStats},
     inbox::Filled,
-    mailbox::SubscriptionId,
-    mailbox::WakeBatch,
     queue_listeners::{ListenerSurvey, QueueListener, SurveyedListener},
     ranking::{QueueOrder, Ranking},
     resync::{ResyncScope, ResyncWalk},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
+    subscription::{SubscriptionId, WakeBatch},
     timers::PendingTimers,
     wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},
 };
@@ -63,8 +62,8 @@ use self::{
     figures::{decisions, load, lost, queue_listeners, ranking},
     group::{coordinator, members, redelivery},
     pattern::checks as pattern_checks,
-    queue::{capacity, check as queue_check, counters, forgetting, listeners, map, timers},
-    subscription::{cursor, inbox, mailbox, stream, subscribe, wake_builder},
+    queue::{capacity, check as queue_check, counters, entries, forgetting, listeners, timers},
+    subscription::{cursor, inbox, stream, subscribe, wake_builder},
 };
 
 #[cfg(test)]

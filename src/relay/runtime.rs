@@ -353,6 +353,34 @@ impl Relay {
         results
     }
 
+    /// Returns the confirmations of causes, or `None` where publishers do not wait for them.
+    pub(crate) fn confirmations(&self) -> Option<Confirmations> {
+        self.shared.cluster.as_ref()?.confirmations()
+    }
+
+    /// Returns the position in the hub's list behind all causes that this relay has counted so far.
+    pub(crate) fn counted_position(&self) -> u64 {
+        let cluster = self.shared.cluster.as_ref();
+        cluster.map_or(0, |_| self.shared.hub.increments.appended())
+    }
+
+    /// Waits until the causes that this relay has counted so far are confirmed.
+    ///
+    /// # Errors
+    /// `Unavailable` where they are not, within a second.
+    pub(crate) async fn confirm(&self) -> Result<()> {
+        let confirmed = self.settled(CONFIRMED_WITHIN).await?;
+        confirmed.then_some(()).ok_or_else(Confirmations::isolated)
+    }
+
+    /// Returns whether these causes are confirmed; not where the relay is cut off.
+    async fn settled(&self, within: Duration) -> Result<bool> {
+        match self.confirmations() {
+            Some(confirmations) => confirmations.wait(self.counted_position(), within).await,
+            None => Ok(true),
+        }
+    }
+
     /// Opens a stream of messages. Its cursors count in the pool as well.
     pub(crate) fn open_stream<S>(
         &self,

@@ -9,7 +9,9 @@
 pub(super) mod increments;
 pub(super) mod resync;
 
-use super::{core::Hub, counters::Counters, mailbox::WakeBatch, queue::QueueState, sync::Ordering};
+use super::{
+    core::Hub, counters::Counters, queue::QueueState, subscription::WakeBatch, sync::Ordering,
+};
 use crate::{
     base::{clock::Tick, fault::planted},
     types::{QueueAddress, WakeReason, cluster::FrameEntry},

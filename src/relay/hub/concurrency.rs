@@ -8,7 +8,7 @@
 //! heal a lost wake: a stream is polled only when it was woken. The same models must find each
 //! rule's planted fault.
 
-use super::{config, core, counters, mailbox, stream, subscription, wake_builder};
+use super::{config, core, counters, stream, subscription, wake_builder};
 
 mod checks;
 mod listener;

@@ -10,16 +10,15 @@ use std::{
 
 use super::{
     config::{HubConfig, Shared},
+    entries::QueueMap,
     fanout::Fanout,
     forgetting::Eviction,
     increments::IncrementList,
     load::Load,
     lost::LostListeners,
-    mailbox::{SubscriptionId, WakeBatch},
-    map::QueueMap,
     pattern::PatternNode,
     queue::QueueEntry,
-    subscription::Subscription,
+    subscription::{Subscription, SubscriptionId, WakeBatch},
     sync::{AtomicU64, Mutex, Ordering, lock},
     timers::TimerOrder,
 };

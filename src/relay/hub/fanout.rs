@@ -11,9 +11,9 @@ use std::{
 
 use super::{
     counters::Counters,
-    mailbox::WakeBatch,
     pattern::PatternNode,
     queue::{QueueEntry, WalkPlace},
+    subscription::WakeBatch,
     sync::{AtomicWaker, Mutex, Ordering, lock},
 };
 use crate::base::clock::Tick;

@@ -17,8 +17,11 @@ use std::{
 };
 
 use super::{
-    core::Hub, counters::saturate, mailbox::SubscriptionId, queue::QueueEntry,
-    subscription::Subscription, sync::lock,
+    core::Hub,
+    counters::saturate,
+    queue::QueueEntry,
+    subscription::{Subscription, SubscriptionId},
+    sync::lock,
 };
 use crate::{
     base::clock::Tick,

@@ -33,12 +33,11 @@ use std::sync::Arc;
 use super::{
     config::Shared,
     counters::{Counters, QueueHead},
-    mailbox::SubscriptionId,
     members::{Member, Members},
     pattern::PatternNode,
     queue::QueueEntry,
     redelivery::Claim,
-    subscription::Subscription,
+    subscription::{Subscription, SubscriptionId},
     sync::Ordering,
 };
 use crate::{

@@ -18,38 +18,35 @@
 //! * `held` counts the cursors that keep the entry. An entry without those, named subscribers, timers and
 //!   groups with something to do can be forgotten (`capacity`).
 //!
-//! `update` has the one path on which counters change; `state` what the entry does with its groups.
+//! `entries` has the one path on which counters change.
 
-pub(super) mod backlog;
 pub(super) mod capacity;
 pub(super) mod check;
 pub(super) mod counters;
+pub(super) mod entries;
 pub(super) mod forgetting;
 pub(super) mod listeners;
-pub(super) mod map;
-pub(super) mod state;
 pub(super) mod timers;
-pub(super) mod update;
 
 use std::sync::Arc;
 
 use super::{
     config::{SUBSCRIBERS_PER_STEP, Shared},
     coordinator::Coordinator,
-    counters::Counters,
+    counters::{Counters, QueueHead},
     decisions::NotedDecisions,
+    group::Group,
     increments::Announced,
     listeners::Listeners,
-    mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
-    subscription::{Owed, Subscription},
+    subscription::{Owed, Subscription, SubscriptionId, WakeBatch},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock},
     timers::{QueueTimers, Timer},
     wake_builder::EncodingCache,
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{LastEvent, Notification, QueueAddress},
+    types::{LastEvent, Notification, QueueAddress, Report, ReportState},
 };
 
 pub(crate) struct QueueEntry {
@@ -81,7 +78,7 @@ pub(super) struct QueueState {
     /// take 8 bytes more for every queue.
     pub(super) depth: (u64, Tick),
     /// Messages counted that the depth may not contain. It grows with each message; only a report
-    /// that is certain to have seen messages lowers it (see `backlog`).
+    /// that is certain to have seen messages lowers it (see `counters`).
     pub(super) since_depth: u64,
     /// Streams whose newest report on the queue is BUSY.
     pub(super) busy: u32,
@@ -408,5 +405,125 @@ impl QueueState {
         if let Some(sentinel) = coordinator.and_then(|one| one.sentinel.as_mut()) {
             sentinel.leave(id, now);
         }
+    }
+
+    /// Starts the sentinel of a queue that has a listener, unless the sentinel is off or has somebody to ask.
+    /// A check that fell due without listeners is due now. Otherwise, streams that come and go faster than
+    /// the interval would put it off for ever.
+    pub(super) fn guard(&mut self, entry: &QueueEntry, now: Tick) {
+        let coordinator = self.coordinator.as_ref();
+        let sentinel = coordinator.and_then(|one| one.sentinel.as_ref());
+        let waits = sentinel.is_none_or(|check| check.due == Tick::NEVER);
+        let is_off = entry.shared.config.sentinel_interval.is_zero();
+        if is_off || !waits || self.listeners() == 0 {
+            return;
+        }
+        let coordinator = self.coordinator(entry, now);
+        let sentinel = coordinator.sentinel.as_mut();
+        if let Some(check) = sentinel.filter(|check| check.due == Tick::NEVER) {
+            (check.due, coordinator.reconcile_at) = (now, now);
+        }
+    }
+
+    /// Returns the group of a listener, if it is a member here.
+    pub(super) fn group_of(&mut self, listener: &Subscription) -> Option<&mut Group> {
+        let name = listener.group.as_ref()?;
+        let group = self.coordinator.as_mut()?.group(name)?;
+        let is_known = group.members.get(listener.id).is_some();
+        let is_member = is_known || self.outside.named.get(listener.id).is_none();
+        is_member.then_some(group)
+    }
+
+    /// Takes a listener's report. `polled`: it polled the queue since its wake-up; otherwise the report
+    /// repeats one of an earlier stream. Returns whether a check outside of groups found more than its
+    /// listener's capacity.
+    pub(super) fn report(
+        &mut self,
+        listener: &Subscription,
+        report: &Report,
+        polled: bool,
+        now: Tick,
+    ) -> bool {
+        let Some(coordinator) = &mut self.coordinator else {
+            return false;
+        };
+        let capacity = u64::from(listener.mailbox.capacity);
+        let finds_more = report.state == ReportState::Busy && report.current_queue_depth > capacity;
+        let (mut was_asked, mut tells) = (false, false);
+        if polled && let Some(sentinel) = &mut coordinator.sentinel {
+            was_asked = sentinel.asked == Some(listener.id);
+            tells = sentinel.reported(now);
+        }
+        let group = listener.group.as_ref();
+        if let Some(group) = group.and_then(|name| coordinator.group(name)) {
+            group.report(listener.id, report, polled, finds_more, now);
+        }
+        if tells {
+            self.announced().checked = true;
+        }
+        was_asked && finds_more
+    }
+
+    /// Asks the next listener outside of groups; returns whether there is one.
+    fn ask(&mut self, entry: &Arc<QueueEntry>, now: Tick, batch: &mut WakeBatch) -> bool {
+        let coordinator = self.coordinator.as_mut();
+        let sentinel = coordinator.and_then(|one| one.sentinel.as_mut());
+        let chosen = sentinel.and_then(|sentinel| sentinel.choose(&self.outside, now));
+        let Some(chosen) = chosen else {
+            return false;
+        };
+        // One that ends at this moment costs an interval.
+        chosen.owe(entry, self, Owed::Check, batch);
+        true
+    }
+
+    /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
+    /// left to assign.
+    pub(super) fn reconcile(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let (head, others) = (self.head(), self.outside.len());
+        let Some(coordinator) = &mut self.coordinator else {
+            return false;
+        };
+        if let Some(turn_of_others) = coordinator.run_due(&head, others, now) {
+            // A turn that nobody can take goes to the next one.
+            let by_group = |one: &mut Box<Coordinator>| one.check_groups(&head.counters, now);
+            let is_asked = turn_of_others && self.ask(entry, now, batch)
+                || self.coordinator.as_mut().is_some_and(by_group);
+            if !is_asked {
+                self.ask(entry, now, batch);
+            }
+        }
+        self.assign(entry, batch)
+    }
+
+    /// Assigns the groups' pending work, up to the limit of one step.
+    pub(super) fn assign(&mut self, entry: &Arc<QueueEntry>, batch: &mut WakeBatch) -> bool {
+        let head = self.head();
+        let coordinator = self.coordinator.as_mut();
+        coordinator.is_some_and(|one| one.assign(entry, &head, batch))
+    }
+
+    pub(super) fn head(&self) -> QueueHead {
+        let known = self.announced.as_ref();
+        QueueHead {
+            counters: self.counters,
+            notified: self.notified,
+            resynced: known.map_or(0, |known| known.resynced),
+            has_increments: self.own_causes() > 0,
+        }
+    }
+
+    /// Returns the coordinator for listeners that join: a group that was kept for long enough is new
+    /// to them.
+    pub(super) fn coordinator(&mut self, entry: &QueueEntry, now: Tick) -> &mut Coordinator {
+        let new = || Box::new(Coordinator::new(&entry.shared, entry.number(), now));
+        let coordinator = self.coordinator.get_or_insert_with(new);
+        coordinator.forget_kept(now);
+        coordinator
     }
 }

@@ -98,6 +98,12 @@ impl ClusterHandle {
         }
     }
 
+    /// Returns the confirmations of causes, or `None` where publishers do not wait for them.
+    pub(super) fn confirmations(&self) -> Option<Confirmations> {
+        let state = (self.ack == ClusterAck::Broker).then(|| self.state.subscribe())?;
+        Some(Confirmations { state })
+    }
+
     #[cold]
     pub(super) fn refuse_reply(&self, life: LifeId, error: &Error, now: Tick) {
         lock(&self.node).count_refused();
@@ -123,36 +129,6 @@ impl Relay {
         self.shared.cluster.as_ref().map(|_| ClusterRunner {
             shared: Arc::clone(&self.shared),
         })
-    }
-
-    /// Returns the confirmations of causes, or `None` where publishers do not wait for them.
-    pub(crate) fn confirmations(&self) -> Option<Confirmations> {
-        let cluster = self.shared.cluster.as_ref()?;
-        let state = (cluster.ack == ClusterAck::Broker).then(|| cluster.state.subscribe())?;
-        Some(Confirmations { state })
-    }
-
-    /// Returns the position in the hub's list behind all causes that this relay has counted so far.
-    pub(crate) fn counted_position(&self) -> u64 {
-        let cluster = self.shared.cluster.as_ref();
-        cluster.map_or(0, |_| self.shared.hub.increments.appended())
-    }
-
-    /// Waits until the causes that this relay has counted so far are confirmed.
-    ///
-    /// # Errors
-    /// `Unavailable` where they are not, within a second.
-    pub(crate) async fn confirm(&self) -> Result<()> {
-        let confirmed = self.settled(CONFIRMED_WITHIN).await?;
-        confirmed.then_some(()).ok_or_else(Confirmations::isolated)
-    }
-
-    /// Returns whether these causes are confirmed; not where the relay is cut off.
-    pub(super) async fn settled(&self, within: Duration) -> Result<bool> {
-        match self.confirmations() {
-            Some(confirmations) => confirmations.wait(self.counted_position(), within).await,
-            None => Ok(true),
-        }
     }
 
     /// Returns the state of the cluster, or `None` where the relay is alone.
@@ -303,7 +279,7 @@ impl Confirmations {
     ///
     /// # Errors
     /// `Unavailable` after this time.
-    async fn wait(mut self, position: u64, within: Duration) -> Result<bool> {
+    pub(super) async fn wait(mut self, position: u64, within: Duration) -> Result<bool> {
         let settled = self
             .state
             .wait_for(|state| state.confirmed >= position || state.degraded);
@@ -319,7 +295,7 @@ impl Confirmations {
         Error::new(ErrorKind::Unavailable, message)
     }
 
-    fn isolated() -> Error {
+    pub(super) fn isolated() -> Error {
         let message = "cluster: counted here, but this relay is cut off from the others; repeat it";
         Error::new(ErrorKind::Unavailable, message)
     }

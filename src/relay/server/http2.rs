@@ -9,8 +9,6 @@ pub(super) mod all_connections;
 pub(super) mod body;
 pub(super) mod connection;
 pub(super) mod incidents;
-mod ping_timer;
-pub(super) mod routes;
 pub(super) mod server_limits;
 pub(super) mod service;
 pub(super) mod tls;

@@ -14,7 +14,6 @@ pub(super) mod relay;
 pub(super) mod scaler;
 pub(super) mod stats;
 pub(super) mod unconfirmed;
-pub(super) mod wake;
 
 use std::sync::Arc;
 
@@ -28,7 +27,7 @@ use self::courier::CourierService;
 use self::{health::Health, stats::StatsSource};
 use super::{
     access::{Access, local_calls::ConsoleDoor},
-    http2::{body::UNKNOWN_BYTES, routes::ServiceRoutes},
+    http2::{body::UNKNOWN_BYTES, service::ServiceRoutes},
 };
 #[cfg(feature = "keda")]
 use crate::wire::scaler::external_scaler_server::ExternalScalerServer;

@@ -14,7 +14,7 @@ use std::{collections::HashSet, sync::Arc};
 use super::super::{
     core::Hub,
     counters::Counters,
-    mailbox::{SubscriptionId, WakeBatch},
+    subscription::{SubscriptionId, WakeBatch},
     sync::Ordering,
 };
 use crate::{

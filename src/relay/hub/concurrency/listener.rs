@@ -12,10 +12,8 @@ use super::{
     config::HubConfig,
     core::Hub,
     counters::Epoch,
-    mailbox::SubscriptionId,
-    mailbox::WakeBatch,
     stream::{StreamConfig, SubscriberStream},
-    subscription::Subscription,
+    subscription::{Subscription, SubscriptionId, WakeBatch},
     sync::{AtomicU64, Ordering},
     wake_builder::WakeBuilder,
 };

@@ -13,8 +13,8 @@ use shuttle::thread::{self, JoinHandle, Thread};
 
 use super::{
     listener::{NOW, feed_config, queue},
-    mailbox::SubscriptionId,
     stream::SubscriberStream,
+    subscription::SubscriptionId,
     sync::{AtomicU64, Ordering},
     world::{HIDDEN, World},
 };

@@ -12,7 +12,9 @@ use std::{
 };
 
 use super::super::{
-    core::Hub, figures::ListenerStats, mailbox::SubscriptionId, subscription::Subscription,
+    core::Hub,
+    figures::ListenerStats,
+    subscription::{Subscription, SubscriptionId},
     sync::lock,
 };
 use crate::{base::clock::Tick, types::ListenerId};

@@ -7,8 +7,11 @@
 use std::{cmp::Reverse, time::Duration};
 
 use super::super::{
-    core::Hub, figures::QueueStats, listeners::Listeners, mailbox::SubscriptionId,
-    queue::QueueEntry, subscription::Subscription,
+    core::Hub,
+    figures::QueueStats,
+    listeners::Listeners,
+    queue::QueueEntry,
+    subscription::{Subscription, SubscriptionId},
 };
 use crate::{
     base::clock::Tick,

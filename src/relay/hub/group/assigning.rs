@@ -5,10 +5,9 @@ use std::sync::Arc;
 use super::{
     super::{
         counters::{Counters, Delta, QueueHead},
-        mailbox::WakeBatch,
         members::{Assignment, Candidates},
         queue::QueueEntry,
-        subscription::Subscription,
+        subscription::{Subscription, WakeBatch},
         sync::Ordering,
     },
     Group,

@@ -10,11 +10,10 @@ use super::super::{
     config::{SUBSCRIBERS_PER_STEP, Shared},
     counters::{Counters, QueueHead},
     group::Group,
-    mailbox::WakeBatch,
     pattern::PatternNode,
     queue::QueueEntry,
     queue_check::QueueCheck,
-    subscription::Subscription,
+    subscription::{Subscription, WakeBatch},
     sync::Ordering,
 };
 use crate::{

@@ -13,8 +13,10 @@ use std::{
 };
 
 use super::super::{
-    counters::Delta, listeners::Listeners, mailbox::SubscriptionId, queue::QueueEntry,
-    subscription::Subscription,
+    counters::Delta,
+    listeners::Listeners,
+    queue::QueueEntry,
+    subscription::{Subscription, SubscriptionId},
 };
 use crate::{
     base::{clock::Tick, fault::planted},

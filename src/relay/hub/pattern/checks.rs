@@ -15,10 +15,9 @@ use std::{ops::Bound, sync::Arc};
 use super::super::{
     core::Hub,
     listeners::Listeners,
-    mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue_check::QueueCheck,
-    subscription::Subscription,
+    subscription::{Subscription, SubscriptionId, WakeBatch},
     sync::{Ordering, lock},
 };
 use crate::{

@@ -11,7 +11,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::super::{
-    config::HubConfig, listeners::Listeners, mailbox::SubscriptionId, subscription::Subscription,
+    config::HubConfig,
+    listeners::Listeners,
+    subscription::{Subscription, SubscriptionId},
 };
 use crate::base::{backoff::jitter, clock::Tick, fault::planted};
 

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use super::super::{mailbox::SubscriptionId, pattern::PatternNode, subscription::Subscription};
+use super::super::{
+    pattern::PatternNode,
+    subscription::{Subscription, SubscriptionId},
+};
 
 /// The listeners of a queue, of one group or of none.
 #[derive(Default)]

@@ -1,15 +1,13 @@
-//! Reports of listeners, and the end of a stream's sending.
+//! Reports of listeners.
 //!
 //! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
 //! sentinel, or show that work must go to another member.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::super::{
     core::Hub,
-    mailbox::{SubscriptionId, WakeBatch},
-    queue::{QueueEntry, QueueState},
-    subscription::Subscription,
+    subscription::{SubscriptionId, WakeBatch},
     sync::lock,
     timers::Timer,
 };
@@ -18,9 +16,6 @@ use crate::{
     error::{Error, ErrorKind, Result},
     types::{Report, ReportState},
 };
-
-/// Queues that one call reconciles after a stream has sent.
-const QUEUES_PER_CALL: usize = 256;
 
 impl Hub {
     /// Takes a listener's report.
@@ -77,47 +72,6 @@ impl Hub {
             self.pattern_reported(&subscription, &report.queue, now);
         }
         Ok(())
-    }
-
-    /// Applies `change`, then runs the due work of the queue's groups and its sentinel. A forgotten queue
-    /// has none.
-    pub(in super::super) fn reconcile(
-        &self,
-        entry: Arc<QueueEntry>,
-        now: Tick,
-        change: impl FnOnce(&Arc<QueueEntry>, &mut QueueState),
-    ) {
-        if entry.lock().is_dead {
-            return;
-        }
-        self.update(entry, true, now, &mut WakeBatch::default(), change);
-    }
-
-    /// A stream has sent all its messages. Queues that waited for this may assign more to it, a few
-    /// at a time. Returns `false` where other queues still wait and this call has done its share.
-    pub(in super::super) fn end_send(&self, subscription: &Subscription, now: Tick) -> bool {
-        if !subscription.mailbox.end_send() {
-            return true;
-        }
-        let mut left = match planted!(TurnsUnbounded) {
-            true => usize::MAX,
-            false => QUEUES_PER_CALL,
-        };
-        while left > 0
-            && let Some(turns) = subscription.take_turns(left)
-        {
-            // A batch whose queues are gone counts as one.
-            left -= turns.len().max(1);
-            for entry in turns {
-                self.reconcile(entry, now, |_, state| {
-                    if let Some(group) = state.group_of(subscription) {
-                        group.members.set_ready(subscription.id);
-                    }
-                });
-            }
-        }
-        subscription.mailbox.end_turns();
-        left > 0
     }
 }
 

@@ -14,7 +14,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::super::wake_builder::WakeBuilder;
 use super::super::{core::Hub, inbox::Filled, subscription::Subscription, wake_builder::WakeSink};
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, fault::planted},
     types::{
         Drain, ResumeNumber, StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions,
         Welcome,
@@ -73,6 +73,9 @@ const SWEPT: usize = 1024;
 const SWEPT_BESIDE: usize = 8;
 /// The most heartbeats in which all cursors are visited.
 const SWEEPS: usize = 64;
+
+/// Queues that one call reconciles after a stream has sent.
+const QUEUES_PER_CALL: usize = 256;
 
 impl SubscriberStream {
     pub(crate) fn new(
@@ -176,7 +179,8 @@ impl SubscriberStream {
         if now < self.throttled_until {
             return StreamAction::Wait(self.throttled_until);
         }
-        let introduced = self.hub.introduce_some(&self.subscription, now);
+        let introduced =
+            !self.subscription.has_pattern() || self.hub.introduce_some(&self.subscription, now);
         // C9: the end of `degraded` is told at once as well.
         let degraded = self.hub.is_degraded(now);
         let silent = now >= self.lifecycle.heartbeat_at() || degraded != self.degraded;
@@ -234,6 +238,35 @@ impl SubscriberStream {
     pub(crate) fn close(&mut self, now: Tick) {
         self.lifecycle.ended = true;
         self.hub.unsubscribe(&self.subscription, now);
+    }
+}
+
+impl Hub {
+    /// A stream has sent all its messages. Queues that waited for this may assign more to it, a few
+    /// at a time. Returns `false` where other queues still wait and this call has done its share.
+    pub(in super::super) fn end_send(&self, subscription: &Subscription, now: Tick) -> bool {
+        if !subscription.mailbox.end_send() {
+            return true;
+        }
+        let mut left = match planted!(TurnsUnbounded) {
+            true => usize::MAX,
+            false => QUEUES_PER_CALL,
+        };
+        while left > 0
+            && let Some(turns) = subscription.take_turns(left)
+        {
+            // A batch whose queues are gone counts as one.
+            left -= turns.len().max(1);
+            for entry in turns {
+                self.reconcile(entry, now, |_, state| {
+                    if let Some(group) = state.group_of(subscription) {
+                        group.members.set_ready(subscription.id);
+                    }
+                });
+            }
+        }
+        subscription.mailbox.end_turns();
+        left > 0
     }
 }
 

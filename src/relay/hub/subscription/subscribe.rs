@@ -17,10 +17,9 @@ use super::super::{
     cursor::CursorPool,
     decisions::DecisionKind,
     group::Group,
-    mailbox::{SubscriptionId, WakeBatch},
     pattern::PatternNode,
     queue::{QueueEntry, QueueState},
-    subscription::{Owed, Subscription},
+    subscription::{Owed, Subscription, SubscriptionId, WakeBatch},
     sync::{Ordering, lock},
     timers::Timer,
 };
@@ -167,9 +166,6 @@ impl Hub {
 
     /// Introduces the next queues of a subscription's patterns; returns whether all are introduced.
     pub(crate) fn introduce_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
-        if !subscription.has_pattern() {
-            return true;
-        }
         let Some(mut introduction) = lock(&subscription.introduction).take() else {
             return true;
         };
@@ -361,37 +357,6 @@ impl Hub {
             self.closing.fetch_sub(1, Ordering::AcqRel);
         }
         done
-    }
-
-    /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
-    pub(in super::super) fn sweep(&self, subscription: &Arc<Subscription>, most: usize, now: Tick) {
-        let settled = subscription.lock().settled(subscription, most, now);
-        for entry in settled {
-            let mut state = entry.lock();
-            if state.is_walked() {
-                continue;
-            }
-            let mut inbox = subscription.lock();
-            if let Some(cursor) = inbox.get_mut(&entry)
-                && cursor.is_lapsed(now, subscription)
-            {
-                cursor.work_sent_at = None;
-                cursor.note_held(subscription, &mut state);
-            }
-            let group = state.group_of(subscription);
-            if group.is_none_or(|group| group.is_settled(subscription.id))
-                && let Some(cursor) = inbox.remove_settled(&entry, subscription, now)
-            {
-                self.note_load(&mut inbox, subscription);
-                state.held -= u32::from(cursor.holds);
-                if let Some(group) = state.group_of(subscription) {
-                    group.members.remove(subscription.id);
-                }
-                if !subscription.names(entry.address()) {
-                    self.shared.give_cursors_back(subscription, 1);
-                }
-            }
-        }
     }
 }
 

@@ -15,12 +15,12 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-use super::{Access, calls::Call};
+use super::{Access, Call};
 use crate::{
     error::Error,
     relay::{
         auth::Tickets,
-        server::http2::{routes::ServiceRoutes, tls::Peer},
+        server::http2::{service::ServiceRoutes, tls::Peer},
     },
 };
 

@@ -15,8 +15,8 @@ use super::{
     all_connections::{Addresses, Connections},
     connection::{self, Transport, read_preface},
     incidents::Incident,
-    routes::ServiceRoutes,
     server_limits::ServerLimits,
+    service::ServiceRoutes,
     tls::{Peer, PeerCertificate, ServerTls, Tls},
 };
 use crate::{

@@ -19,7 +19,7 @@ use tonic::Status;
 use super::{activity::Activity, incidents::Incident};
 use crate::{
     base::text::opaque_debug,
-    relay::server::access::calls::{Call, CallKind, Right},
+    relay::server::access::{Call, CallKind, Right},
 };
 
 /// The body of one call.

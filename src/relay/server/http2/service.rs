@@ -1,6 +1,6 @@
-//! The layer around the services of one connection.
+//! The services of a port, by the paths of their methods, and the layer around those of one connection.
 //!
-//! Refuses requests that are not gRPC, admits callers, and sets a deadline for the request's body.
+//! It refuses requests that are not gRPC, admits callers, and sets a deadline for the request's body.
 
 use std::{
     convert::Infallible,
@@ -11,17 +11,17 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
-use tonic::{Status, body::Body};
+use tonic::{Status, body::Body, codegen::BoxFuture, service::Routes};
 use tower::Service;
 
 use super::{
     activity::{Activity, StreamShares},
     body::{RequestBody, discard_body},
     incidents::Incident,
-    routes::ServiceRoutes,
 };
 
 use crate::{
@@ -29,12 +29,19 @@ use crate::{
         task::{Work, spend},
         text::opaque_debug,
     },
-    relay::server::access::{
-        Access,
-        calls::{Call, CallKind, Right},
-        requester::Requester,
-    },
+    relay::server::access::{Access, Call, CallKind, Right, requester::Requester},
 };
+
+/// The services of a port. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ServiceRoutes {
+    others: Routes,
+    direct: Option<(&'static str, DirectService)>,
+}
+
+/// A service without a router before it.
+type DirectService =
+    Arc<dyn Fn(Request<Body>) -> BoxFuture<Response<Body>, Infallible> + Send + Sync>;
 
 /// The routes of one connection.
 #[derive(Debug, Clone)]
@@ -80,6 +87,56 @@ pub(crate) enum Answer {
 /// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
 const STATUS: &str = "grpc-status";
+
+impl ServiceRoutes {
+    pub(crate) fn new(routes: Routes) -> Self {
+        Self {
+            others: routes.prepare(),
+            direct: None,
+        }
+    }
+
+    /// Adds a service whose methods have paths with this beginning. The router wraps the body of an answer
+    /// twice, and each message of a stream would pass through that.
+    pub(crate) fn with_direct<S>(mut self, beginning: &'static str, service: S) -> Self
+    where
+        S: Service<
+                Request<Body>,
+                Response = Response<Body>,
+                Error = Infallible,
+                Future = BoxFuture<Response<Body>, Infallible>,
+            > + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        let call = move |request| service.clone().call(request);
+        self.direct = Some((beginning, Arc::new(call)));
+        self
+    }
+}
+
+impl Service<Request<Body>> for ServiceRoutes {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future =
+        Either<BoxFuture<Response<Body>, Infallible>, <Routes as Service<Request<Body>>>::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<Request<Body>>::poll_ready(&mut self.others, cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match &self.direct {
+            Some((beginning, direct)) if request.uri().path().starts_with(beginning) => {
+                Either::Left(direct(request))
+            }
+            _ => Either::Right(self.others.call(request)),
+        }
+    }
+}
+
+opaque_debug!(ServiceRoutes);
 
 impl ConnectionService {
     pub(crate) fn new(routes: ServiceRoutes, activity: Arc<Activity>, access: Access) -> Self {

@@ -1,4 +1,7 @@
 //! The `Relay` service: translates requests and calls the relay.
+//!
+//! A Wake is encoded while the hub fills it: entries are appended as bytes, and all subscribers of a queue at
+//! the same position share one encoding.
 
 use std::{
     pin::Pin,
@@ -14,14 +17,13 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     Services,
     unconfirmed::{Unconfirmed, refusal},
-    wake::EncodedWake,
 };
 use crate::{
     base::task::{Work, poll_budget, spend, spend_and_yield},
     error::Result,
     relay::{
         auth::{Action, Resource, Share, Target},
-        hub::StreamMessage,
+        hub::{StreamMessage, Target as WakeTarget, WakeEntry, WakeSink},
         runtime::{MessageStream, Relay},
         server::{
             access::requester::{Needs, Requester, StreamGuard},
@@ -31,9 +33,9 @@ use crate::{
             },
         },
     },
-    types::{Notification, Report, SubscribeEvent},
+    types::{Limits, Notification, Report, SubscribeEvent},
     wire::{
-        NotifyRequest, Refusals, SubscribeResponseEvent,
+        EntryFields, NotifyRequest, Refusals, SubscribeResponseEvent, encode_entry,
         link::{peer_reply::Answer, peer_request::Call},
         peer_status, proto, report_from_wire, report_to_wire, results_to_wire,
         subscribe_event_to_wire, subscribe_from_wire, to_status,
@@ -53,6 +55,15 @@ pub(crate) struct SubscribeResponses {
     connection: Option<Arc<Activity>>,
     /// They count for the principal.
     _selectors: Option<Share>,
+}
+
+/// The entries of one Wake (R1: a Wake is bounded, at most 256 entries and 32 KiB).
+#[derive(Debug, Default)]
+pub(crate) struct EncodedWake {
+    bytes: Vec<u8>,
+    entries: usize,
+    /// Number of entries expected in total.
+    expected: usize,
 }
 
 /// The responses to a pipelined publisher, in the order of its requests.
@@ -351,6 +362,61 @@ impl Stream for NotifyResponses {
         }
         self.wait(cx)
     }
+}
+
+impl EncodedWake {
+    /// Keeps the bytes appended after `before` if they fit, or removes them.
+    fn commit(&mut self, before: usize) -> bool {
+        let fits = self.entries < Limits::WAKE_ENTRIES && self.bytes.len() <= Limits::WAKE_BYTES;
+        match fits {
+            true => self.entries += 1,
+            false => self.bytes.truncate(before),
+        }
+        fits
+    }
+}
+
+impl WakeSink for EncodedWake {
+    fn expect(&mut self, entries: usize) {
+        self.expected = entries.min(Limits::WAKE_ENTRIES);
+    }
+
+    fn push(&mut self, entry: &WakeEntry<'_>, shared: Option<&mut Vec<u8>>) -> bool {
+        let before = self.bytes.len();
+        let Some(encoded) = shared else {
+            encode(entry, &mut self.bytes);
+            return self.commit(before);
+        };
+        if encoded.is_empty() {
+            encode(entry, encoded);
+        }
+        if before == 0 {
+            // The entries of one Wake have similar lengths: one allocation for all.
+            let all = encoded.len().saturating_mul(self.expected);
+            self.bytes.reserve(all.min(Limits::WAKE_BYTES));
+        }
+        self.bytes.extend_from_slice(encoded);
+        self.commit(before)
+    }
+}
+
+fn encode(entry: &WakeEntry<'_>, out: &mut Vec<u8>) {
+    let text = match entry.target {
+        WakeTarget::Queue(address) => address.as_str(),
+        WakeTarget::Pattern(selector) => selector.as_str(),
+    };
+    let (account, queue) = text.split_once('/').unwrap_or((text, ""));
+    let fields = EntryFields {
+        account,
+        queue,
+        payload_size: entry.work.delta.payload,
+        sequence: entry.work.sequence,
+        notifications: entry.work.delta.notifications,
+        reason: entry.work.reason,
+        last_event: entry.last_event,
+        messages: entry.work.delta.messages,
+    };
+    encode_entry(&fields, out);
 }
 
 /// Counts each of a request's notifications that is allowed, unless this relay has done so before.

@@ -10,7 +10,7 @@ use super::{
     super::{
         checks::holds_in,
         listener::{Listener, NOW, hub, notify, queue},
-        mailbox::SubscriptionId,
+        subscription::SubscriptionId,
         worker::{Manner, Worker},
         world::{CLAIM, World, plain},
     },

@@ -14,7 +14,7 @@ use super::{
     super::{
         checks::{finds, holds_in},
         listener::{NOW, notify, queue},
-        mailbox::SubscriptionId,
+        subscription::SubscriptionId,
         worker::{Manner, Worker},
         world::{CLAIM, HIDDEN, VISIBLE_AGAIN, World, plain},
     },
