@@ -1,7 +1,7 @@
 //! The hub: computes which subscriber gets which wake-up. Pure and synchronous; `now` and random
 //! generators are arguments.
 //!
-//! A queue is a counter ([`queue_entry`]), a subscriber is a position in it ([`subscription`]), a
+//! A queue is a counter ([`queue`]), a subscriber is a position in it ([`subscription`]), a
 //! wake-up is the difference. No event is buffered. A notification moves a counter and owes the queue
 //! to its subscribers, and a stream that is ready to send computes its entries. A subscriber that is
 //! owed nothing has no state. The hub never waits and knows neither tokio nor the wire format; `relay`
