@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .boxed(".reveille.v1.EventResult.error")
         // The hot path's request is read and written by hand: see `wire::notify`.
         .extern_path(".reveille.v1.NotifyRequest", "crate::wire::NotifyRequest")
-        // A Wake's entries are encoded once for all subscribers: see `wire::wake`.
+        // A Wake's entries are encoded once for all subscribers: see `wire::relay`.
         .extern_path(
             ".reveille.v1.SubscribeResponse",
             "crate::wire::SubscribeResponse",

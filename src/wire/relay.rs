@@ -1,8 +1,7 @@
 //! Converts the messages of `relay.proto`.
 //!
-//! Those of a subscription's stream replace the generated ones: bytes stand for the message of a Wake, which
-//! have the same form. The relay encodes an entry once, and all subscribers at the same position get the
-//! same bytes.
+//! The message of a subscription's stream replaces the generated one: bytes stand for a Wake, which have the
+//! same form. The relay encodes an entry once, and all subscribers at the same position get the same bytes.
 
 use prost::{
     Message, Oneof,

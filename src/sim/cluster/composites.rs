@@ -77,11 +77,9 @@ impl World {
         self.be_quiet(45_000);
     }
 
-    /// A relay is restored, while no other one is cut off: that is a limit of the promise. Notifications
-    /// follow before its frames have their old numbers again.
+    /// A relay is restored. Notifications follow before its frames have their old numbers again.
     pub(super) fn restore(&mut self, relay: usize) {
-        let is_cut_off = self.relays.iter().any(|one| one.cut_until > self.now);
-        if is_cut_off || self.relays[relay].run.is_none() {
+        if self.relays[relay].run.is_none() {
             return;
         }
         self.relays[relay].restore_next = true;
@@ -102,11 +100,11 @@ impl World {
         if self.relays[relay].run.is_none() {
             return;
         }
-        self.relay_crashes(other);
-        if !self.plan.has_deaths() {
-            // What it counted may have been lost silently: a limit of the promise.
-            self.excuse_all();
+        if self.plan.loses_silently() {
+            // What the other one counted may be lost with it: a limit of the promise.
+            self.excuse_promises_of(other);
         }
+        self.relay_crashes(other);
         self.relays[other].epoch = self.relays[relay].epoch;
         self.relays[relay].epoch_is_alone = false;
         self.relays[other].restore_next = true;

@@ -130,9 +130,13 @@ impl World {
             let knows = heard.is_some_and(|at| *at + MISSING > self.now);
             other != relay && connected && !knows
         });
-        if !unheard {
-            return;
+        if unheard {
+            self.excuse_promises_of(relay);
         }
+    }
+
+    /// What a relay has promised in its life is not promised any more.
+    pub(super) fn excuse_promises_of(&mut self, relay: usize) {
         let life = self.relays[relay].life;
         let of_it = |one: Promise| (one.relay, one.life) == (relay, life);
         let open = &mut self.oracle.open;

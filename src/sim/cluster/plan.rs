@@ -315,6 +315,11 @@ impl Plan {
         self.troubles.contains(&trouble)
     }
 
+    pub(super) fn loses_silently(&self) -> bool {
+        let mut troubles = self.troubles.iter();
+        troubles.any(|one| one.loses_silently(self.servers))
+    }
+
     pub(super) fn has_deaths(&self) -> bool {
         self.troubles.iter().any(|one| one.ends_relay())
     }

@@ -175,7 +175,11 @@ impl World {
                 | Trouble::Clone
                 | Trouble::EmptyGroup
         );
-        if !now || !self.may_crash() {
+        // One that is cut off may take the next frames of a restored one for known ones: a limit of the
+        // promise.
+        let mut others = self.relays.iter().enumerate();
+        let misses = others.any(|(number, one)| number != relay && one.cut_until > self.now);
+        if !now || !self.may_crash() || trouble == Trouble::Restore && misses {
             return;
         }
         self.begins(trouble, relay);

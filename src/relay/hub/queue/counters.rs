@@ -3,8 +3,8 @@
 //! The totals are 128 bits wide, so the difference of two positions is exact for all values of
 //! publishers. It saturates only in a wake-up.
 //!
-//! The backlog is the newest depth and the messages counted since. A publisher puts, then notifies. So a depth
-//! contains all messages whose notifications were counted before it was read, but for handled ones.
+//! The backlog is the newest depth and the messages counted since. A publisher puts, then notifies. So a
+//! depth contains all messages whose notifications were counted before it was read, but for handled ones.
 //! Only certainty lowers the backlog: too much of it costs a listener without work, too little strands
 //! messages. It is certain which messages a report has seen in three cases:
 //!
@@ -39,9 +39,6 @@ pub(crate) struct Counters {
     pub(crate) payload: u128,
     pub(crate) messages: u128,
 }
-
-/// A listener gives up a report after 10 s, and sends another one with a new age.
-const LATE: Duration = Duration::from_secs(10);
 
 impl Counters {
     /// Returns the counters of an entry that starts at `sequence`.
@@ -146,6 +143,9 @@ impl QueueHead {
         })
     }
 }
+
+/// A listener gives up a report after 10 s, and sends another one with a new age.
+const LATE: Duration = Duration::from_secs(10);
 
 impl QueueState {
     /// Returns the number of messages that are not known to be handled.

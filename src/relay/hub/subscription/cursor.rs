@@ -4,7 +4,7 @@
 //!
 //! A subscriber that is owed nothing and handles nothing has none: its position is the queue's head.
 //! Plain data; the subscription's lock guards it. Whether it holds the queue's entry changes under the
-//! entry's lock too.
+//! entry's lock too. Beside each Wake, and at heartbeats, a sweep drops some that nobody needs.
 //!
 //! A queue that a subscription names counts in the limits as long as the subscription is open. One that
 //! only a pattern matches counts while the subscription has a cursor for it. Without room for that, the
@@ -112,39 +112,6 @@ impl Cursor {
 /// The cursor of a listener that reports is kept for this long: a late report may refer to it.
 pub(crate) const SETTLED_FOR: std::time::Duration = std::time::Duration::from_secs(120);
 
-impl Hub {
-    /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
-    pub(in super::super) fn sweep(&self, subscription: &Arc<Subscription>, most: usize, now: Tick) {
-        let settled = subscription.lock().settled(subscription, most, now);
-        for entry in settled {
-            let mut state = entry.lock();
-            if state.is_walked() {
-                continue;
-            }
-            let mut inbox = subscription.lock();
-            if let Some(cursor) = inbox.get_mut(&entry)
-                && cursor.is_lapsed(now, subscription)
-            {
-                cursor.work_sent_at = None;
-                cursor.note_held(subscription, &mut state);
-            }
-            let group = state.group_of(subscription);
-            if group.is_none_or(|group| group.is_settled(subscription.id))
-                && let Some(cursor) = inbox.remove_settled(&entry, subscription, now)
-            {
-                self.note_load(&mut inbox, subscription);
-                state.held -= u32::from(cursor.holds);
-                if let Some(group) = state.group_of(subscription) {
-                    group.members.remove(subscription.id);
-                }
-                if !subscription.names(entry.address()) {
-                    self.shared.give_cursors_back(subscription, 1);
-                }
-            }
-        }
-    }
-}
-
 /// Cursors that were taken, and their limit: of all subscriptions, or of those that share the pool.
 #[derive(Debug)]
 pub(crate) struct CursorPool {
@@ -221,5 +188,38 @@ impl CursorPool {
     /// Returns whether there are as many beyond the limit, for busy listeners, as within it.
     pub(crate) fn is_full_beyond(&self) -> bool {
         self.taken() >= self.limit().saturating_mul(2)
+    }
+}
+
+impl Hub {
+    /// Drops some cursors that have nothing which their subscriber needs: it visits `most` of them.
+    pub(in super::super) fn sweep(&self, subscription: &Arc<Subscription>, most: usize, now: Tick) {
+        let settled = subscription.lock().settled(subscription, most, now);
+        for entry in settled {
+            let mut state = entry.lock();
+            if state.is_walked() {
+                continue;
+            }
+            let mut inbox = subscription.lock();
+            if let Some(cursor) = inbox.get_mut(&entry)
+                && cursor.is_lapsed(now, subscription)
+            {
+                cursor.work_sent_at = None;
+                cursor.note_held(subscription, &mut state);
+            }
+            let group = state.group_of(subscription);
+            if group.is_none_or(|group| group.is_settled(subscription.id))
+                && let Some(cursor) = inbox.remove_settled(&entry, subscription, now)
+            {
+                self.note_load(&mut inbox, subscription);
+                state.held -= u32::from(cursor.holds);
+                if let Some(group) = state.group_of(subscription) {
+                    group.members.remove(subscription.id);
+                }
+                if !subscription.names(entry.address()) {
+                    self.shared.give_cursors_back(subscription, 1);
+                }
+            }
+        }
     }
 }

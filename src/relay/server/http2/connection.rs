@@ -239,11 +239,11 @@ pub(super) async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> io::R
 struct PingTimer;
 
 /// A ping's time and its time-out are kept within so much.
-const WITHIN: Duration = Duration::from_secs(1);
+const PING_WITHIN: Duration = Duration::from_secs(1);
 
 pin_project_lite::pin_project! {
-    /// A wait that is over from [`WITHIN`] before its deadline on, and wakes its connection as long after
-    /// it: so a ping is one write with a heartbeat that is sent meanwhile.
+    /// A wait that is over from [`PING_WITHIN`] before its deadline on, and wakes its connection as long
+    /// after it: so a ping is one write with a heartbeat that is sent meanwhile.
     struct PingSleep {
         #[pin]
         late: tokio::time::Sleep,
@@ -255,7 +255,7 @@ impl Future for PingSleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let late = self.project().late;
-        match late.deadline() - WITHIN * 2 <= tokio::time::Instant::now() {
+        match late.deadline() - PING_WITHIN * 2 <= tokio::time::Instant::now() {
             true => Poll::Ready(()),
             false => late.poll(cx),
         }
@@ -270,7 +270,7 @@ impl Timer for PingTimer {
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        let late = tokio::time::sleep_until((deadline + WITHIN).into());
+        let late = tokio::time::sleep_until((deadline + PING_WITHIN).into());
         Box::pin(PingSleep { late })
     }
 
@@ -280,7 +280,7 @@ impl Timer for PingTimer {
 
     fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
         if let Some(sleep) = sleep.as_mut().downcast_mut_pin::<PingSleep>() {
-            sleep.project().late.reset((deadline + WITHIN).into());
+            sleep.project().late.reset((deadline + PING_WITHIN).into());
         }
     }
 }
