@@ -26,7 +26,11 @@ if (!binary) {
 
 // ---- Checks
 
+/** The exit code where Chromium has ended by itself, which says nothing about the console. */
+const BROWSER_CRASHED = 75;
+
 let failed = 0;
+let crashed = false;
 
 async function check(name, run) {
   const begun = performance.now();
@@ -441,7 +445,9 @@ try {
   await check('nothing broke the security policy', async () => equal(distinct(violations), '', 'violations'));
   await check('no script failed', async () => equal(distinct(crashes), '', 'errors'));
 } finally {
+  crashed = !browser.isConnected();
   await browser.close();
 }
 console.log(failed ? `${failed} checks failed` : 'all checks passed');
-process.exit(failed ? 1 : 0);
+if (crashed) console.log('Chromium has ended by itself');
+process.exit(crashed ? BROWSER_CRASHED : failed ? 1 : 0);
