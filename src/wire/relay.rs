@@ -27,7 +27,7 @@ use crate::{
 /// a few bytes each.
 const MESSAGE_BYTES: usize = 16 * 1024;
 
-/// A message of the stream.
+/// A message of a subscription's stream.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SubscribeResponse {
     #[prost(oneof = "Event", tags = "1, 2, 3, 4")]

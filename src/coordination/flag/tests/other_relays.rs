@@ -307,16 +307,16 @@ async fn an_extended_set_that_ends_at_a_first_read_is_told_although_its_end_was_
 async fn a_set_that_ends_during_a_refresh_is_told_by_it() {
     for steps in 0..8 {
         let (store, there) = setup();
-        let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
-        let parked = slow.watch(&name("go"), listener("parked"), false, at(0));
-        let mut sync = pin!(parked.sync(at(0)));
-        while waits(sync.as_mut()) {}
+        let slow = other(&store.slow_copy());
+        let parked = watch(&slow, "go").await;
         assert_eq!(sets(&take_states(&parked)), [false]);
         unleash(&there, "go", &forever(), 1).await;
         let mut refresh = pin!(slow.refresh(at(1)));
         let goes_on = (0..steps).all(|_| waits(refresh.as_mut()));
         there.leash(&name("go"), at(1)).await.expect("leash");
-        while goes_on && waits(refresh.as_mut()) {}
+        if goes_on {
+            refresh.await.expect("refresh");
+        }
         let told = sets(&take_states(&parked));
         assert_eq!(told.first(), Some(&true), "{steps}: {told:?}");
     }
@@ -326,11 +326,9 @@ async fn a_set_that_ends_during_a_refresh_is_told_by_it() {
 #[tokio::test]
 async fn a_set_is_not_told_as_over_while_its_clearing_is_under_way() {
     let (store, there) = setup();
-    let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
+    let (slow, ending) = (other(&store.slow_copy()), other(&store.slow_copy()));
     let go = name("go");
-    let parked = slow.watch(&go, listener("parked"), false, at(0));
-    let mut sync = pin!(parked.sync(at(0)));
-    while waits(sync.as_mut()) {}
+    let parked = watch(&slow, "go").await;
     unleash(&there, "go", &forever(), 1).await;
     there.leash(&go, at(1)).await.expect("leash");
     let mut refresh = pin!(slow.refresh(at(1)));
@@ -338,17 +336,15 @@ async fn a_set_is_not_told_as_over_while_its_clearing_is_under_way() {
     assert!((0..3).all(|_| waits(refresh.as_mut())));
     take_states(&parked);
     unleash(&there, "go", &forever(), 2).await;
-    let ending = other(&store.slow_copy());
     let mut leash = pin!(ending.leash(&go, at(2)));
     let ended = store.peek(&ended_name(&go));
     while store.peek(&ended_name(&go)) == ended {
         assert!(waits(leash.as_mut()), "it writes the end first");
     }
-    while waits(refresh.as_mut()) {}
+    refresh.await.expect("refresh");
     assert_eq!(sets(&take_states(&parked)), [true]);
-    while waits(leash.as_mut()) {}
-    let mut refresh = pin!(slow.refresh(at(3)));
-    while waits(refresh.as_mut()) {}
+    leash.await.expect("leash");
+    slow.refresh(at(3)).await.expect("refresh");
     assert_eq!(sets(&take_states(&parked)), [false]);
 }
 
@@ -357,19 +353,17 @@ async fn a_set_is_not_told_as_over_while_its_clearing_is_under_way() {
 async fn an_expired_set_that_another_relay_ends_at_the_same_time_is_told_to_a_new_watcher() {
     for steps in 1..8 {
         let (store, there) = setup();
-        let slow = Flags::new(Arc::new(store.slow_copy()), FlagsConfig::default());
-        let go = name("go");
+        let slow = other(&store.slow_copy());
         unleash(&there, "go", &lasting(10), 0).await;
-        let early = slow.watch(&go, listener("early"), false, at(1));
-        let mut sync = pin!(early.sync(at(1)));
-        while waits(sync.as_mut()) {}
-        let in_time = slow.watch(&go, listener("in-time"), false, at(9));
+        let early = watch(&slow, "go").await;
+        let in_time = slow.watch(&name("go"), listener("in-time"), false, at(9));
         let mut expiry = pin!(slow.expire(at(10)));
         let goes_on = (0..steps).all(|_| waits(expiry.as_mut()));
         there.expire(at(10)).await.expect("expire");
-        while goes_on && waits(expiry.as_mut()) {}
-        let mut sync = pin!(in_time.sync(at(10)));
-        while waits(sync.as_mut()) {}
+        if goes_on {
+            expiry.await.expect("expire");
+        }
+        in_time.sync(at(10)).await.expect("sync");
         for watch in [&early, &in_time] {
             assert_eq!(sets(&take_states(watch)), [true, false], "{steps}");
         }
