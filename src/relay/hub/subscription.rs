@@ -200,22 +200,22 @@ impl Subscription {
             state.told = 0;
             return false;
         };
-        // A walk may come with events that the stream has taken. Where it is owed something, it has taken
-        // nothing since.
-        let from = cursor.position.unwrap_or_else(|| match owed {
-            Owed::Events(from) => from,
-            // It joins: what was counted before is not told as new.
-            Owed::CatchUp => state.counters,
-            Owed::Check => state.told_position(),
-        });
         let is_event = matches!(owed, Owed::Events(_));
-        if is_event && !cursor.is_owed && from.sequence >= state.counters.sequence {
+        // A walk may come with events that the stream has taken.
+        if is_event && !cursor.is_owed && cursor.has_taken(state.counters.sequence) {
             state.told = 0;
             return true;
         }
-        (cursor.position, cursor.is_owed) = (Some(from), true);
-        cursor.is_asked |= matches!(owed, Owed::Check);
-        cursor.note_held(self, state);
+        let from = match owed {
+            Owed::Events(from) => from,
+            // It joins: what was counted before is not told as new.
+            Owed::CatchUp => state.counters,
+            Owed::Check => {
+                cursor.taken.is_asked = true;
+                state.told_position()
+            }
+        };
+        cursor.owe(&from, state);
         let was_due = std::mem::replace(&mut cursor.is_due, true);
         let accepted_at = batch.accepted_at.filter(|_| is_event);
         if inbox.list_due(entry, was_due, accepted_at) {
@@ -315,7 +315,7 @@ impl Subscription {
             && let Some(number) = inbox.due.pop_front()
         {
             count += 1;
-            let Some((entry, cursor)) = inbox.cursors.get_mut(&number) else {
+            let Some((entry, cursor)) = inbox.cursors.get_mut(number) else {
                 continue;
             };
             // An entry is locked before an inbox, so one that is not free is locked without it. Otherwise the
@@ -365,21 +365,21 @@ impl Subscription {
         // A member may be owed what came before its queue had the group: an assignment covers this.
         let group = state.group_of(self);
         let assigned = group.and_then(|group| group.members.get_mut(self.id)?.assignment.take());
-        let is_given = assigned.is_some() || cursor.is_asked;
+        let is_given = assigned.is_some() || cursor.taken.is_asked;
         let was_owed = cursor.is_owed;
         let mut shared_from = None;
-        let work = match (assigned, cursor.position.filter(|_| was_owed)) {
+        let work = match (assigned, cursor.position().filter(|_| was_owed)) {
             (Some(assignment), _) => assignment,
             (None, Some(from)) => {
                 let counted = state.head().wake_reason(&from);
-                let reason = counted.unwrap_or(match cursor.is_asked {
+                let reason = counted.unwrap_or(match cursor.taken.is_asked {
                     true => WakeReason::Sentinel,
                     false => WakeReason::CatchUp,
                 });
                 // The reason follows from the two positions, so the encoding fits other subscribers at
                 // the same position.
                 let is_shared = counted.is_some() && state.outside.len() > 1;
-                shared_from = is_shared.then_some(from);
+                shared_from = is_shared.then_some(from.sequence);
                 Assignment {
                     reason,
                     sequence: head.sequence,
@@ -393,7 +393,7 @@ impl Subscription {
             work,
             last_event: &state.last_event,
         };
-        let shared = shared_from.map(|from| state.encoded.get(&from, work.sequence));
+        let shared = shared_from.map(|from| state.encoded.get(from, work.sequence));
         if !sink.push(&written, shared) {
             cursor.is_due = true;
             let group = state.group_of(self);
@@ -407,13 +407,12 @@ impl Subscription {
         let messages = if is_newest { head.messages } else { 0 };
         cursor.advance(work.sequence, messages, is_given, now);
         if work.reason != WakeReason::Sentinel {
-            cursor.work_sent_at = Some(now);
+            cursor.taken.work_sent_at = Some(now);
         }
         if was_owed || assigned.is_none() {
-            let is_taken = assigned.is_none() && state.is_walked();
-            cursor.position = is_taken.then_some(head);
+            cursor.set_position(assigned.is_none().then_some(head));
         }
-        if was_owed && !planted!(TakeUnnoticed) {
+        if was_owed && state.told > 0 && !planted!(TakeUnnoticed) {
             state.told = 0;
         }
         cursor.note_held(self, state);

@@ -126,8 +126,8 @@ impl Subscription {
     fn on_queue(&self, entry: Option<&QueueEntry>, now: Tick) -> QueueListener {
         let inbox = self.lock();
         let cursor = entry.and_then(|entry| inbox.get(entry));
-        let woken = cursor.is_some_and(|one| one.drained_sequence < one.woken_sequence);
-        let busy_since = cursor.and_then(|cursor| cursor.busy_since);
+        let woken = cursor.is_some_and(|one| one.taken.drained_sequence < one.taken.woken_sequence);
+        let busy_since = cursor.and_then(|cursor| cursor.taken.busy_since);
         let tasks = 1..=inbox.active_dequeue_tasks;
         QueueListener {
             listener_id: self.listener_id.clone(),

@@ -10,34 +10,43 @@
 //! only a pattern matches counts while the subscription has a cursor for it. Without room for that, the
 //! queue's wake-ups go under the pattern's own name.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::super::{
     config::Shared,
     core::Hub,
     counters::Counters,
-    queue::QueueState,
+    queue::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::{AtomicU64, Ordering},
 };
 use crate::base::clock::Tick;
 
-/// A subscriber's state on one queue.
-#[derive(Default)]
+/// A subscriber's state on one queue: all that an event which it is owed reads and changes. The rest would
+/// cost that event a line of the cache, which another core has taken.
 pub(crate) struct Cursor {
-    /// Its position where that may not be the head: before its first undelivered event, or else after all
-    /// events that the stream took, while a walk of the fan-out may still come with older ones. A member's
-    /// position is its group's.
-    pub(crate) position: Option<Counters>,
+    /// The number of the queue's entry.
+    number: u64,
+    /// The sequence of its position, or [`Self::NO_POSITION`].
+    position_at: u64,
     pub(crate) is_owed: bool,
-    /// The sentinel's check is pending.
-    pub(crate) is_asked: bool,
     /// It is in the list of those with something to send, or just taken out of it.
     pub(crate) is_due: bool,
     /// It is in the list of those that wait until the stream has sent.
     pub(crate) waits: bool,
     /// It keeps the queue's entry: `QueueState::held` counts it.
     pub(crate) holds: bool,
+    pub(crate) taken: Box<Taken>,
+}
+
+/// What its stream has taken there, and what its listener has reported.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// Its position: before its first undelivered event, or else after all events that the stream took,
+    /// because a walk of the fan-out may still come with older ones. A member's position is its group's.
+    position: Counters,
+    /// The sentinel's check is pending.
+    pub(crate) is_asked: bool,
     /// The newest sequence that its stream took, the messages counted up to it, and when.
     pub(crate) woken_sequence: Option<u64>,
     pub(crate) woken_messages: u128,
@@ -60,24 +69,65 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
+    const NO_POSITION: u64 = u64::MAX;
+
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            position_at: Self::NO_POSITION,
+            is_owed: false,
+            is_due: false,
+            waits: false,
+            holds: false,
+            taken: Box::default(),
+        }
+    }
+
+    pub(crate) fn position(&self) -> Option<Counters> {
+        let is_known = self.position_at != Self::NO_POSITION;
+        is_known.then_some(self.taken.position)
+    }
+
+    pub(crate) fn set_position(&mut self, position: Option<Counters>) {
+        self.position_at = position.map_or(Self::NO_POSITION, |position| position.sequence);
+        self.taken.position = position.unwrap_or_default();
+    }
+
+    /// Returns whether its position is not before this sequence.
+    pub(crate) fn has_taken(&self, sequence: u64) -> bool {
+        self.position_at != Self::NO_POSITION && self.position_at >= sequence
+    }
+
+    /// It is owed something after its position, or after `from` where it has none.
+    pub(crate) fn owe(&mut self, from: &Counters, state: &mut QueueState) {
+        if self.position_at == Self::NO_POSITION {
+            self.set_position(Some(*from));
+        }
+        if !std::mem::replace(&mut self.holds, true) {
+            state.held += 1;
+        }
+        self.is_owed = true;
+    }
+
     /// Its stream took all entries up to this sequence, at which so many messages were counted. R8: a
     /// woken listener counts as busy until it reports DRAINED; a wake-up to this stream alone may have a
     /// sequence that the listener has drained already.
     pub(crate) fn advance(&mut self, sequence: u64, messages: u128, is_given: bool, now: Tick) {
-        (self.is_owed, self.is_asked) = (false, false);
-        self.busy |= is_given;
-        (self.woken_sequence, self.woken_messages) = (Some(sequence), messages);
-        self.woken_at = now;
+        let taken = &mut *self.taken;
+        (self.is_owed, taken.is_asked) = (false, false);
+        taken.busy |= is_given;
+        (taken.woken_sequence, taken.woken_messages) = (Some(sequence), messages);
+        taken.woken_at = now;
     }
 
     /// Returns whether the listener may handle messages, without regard to the time.
     pub(crate) fn has_work(&self) -> bool {
-        self.busy || self.drained_sequence < self.woken_sequence
+        self.taken.busy || self.taken.drained_sequence < self.taken.woken_sequence
     }
 
     pub(crate) fn is_busy(&self, now: Tick, subscription: &Subscription) -> bool {
         let reports = subscription.mailbox.reports();
-        let is_over = !reports && now >= self.woken_at + subscription.visibility_timeout;
+        let is_over = !reports && now >= self.taken.woken_at + subscription.visibility_timeout;
         !is_over && self.has_work()
     }
 
@@ -87,25 +137,108 @@ impl Cursor {
     pub(crate) fn note_held(&mut self, subscription: &Subscription, state: &mut QueueState) {
         let has_work = match subscription.mailbox.reports() {
             true => self.has_work(),
-            false => self.work_sent_at.is_some(),
+            false => self.taken.work_sent_at.is_some(),
         };
         let holds = self.is_owed || has_work;
         let before = std::mem::replace(&mut self.holds, holds);
-        state.held = state.held + u32::from(holds) - u32::from(before);
+        // Where it stays, it is not written: a line that no core writes stays in the caches of all.
+        if holds != before {
+            state.held = state.held + u32::from(holds) - u32::from(before);
+        }
     }
 
     /// Returns whether the messages that a listener without reports was woken for are visible again.
     pub(crate) fn is_lapsed(&self, now: Tick, subscription: &Subscription) -> bool {
         let is_over = |sent_at: Tick| sent_at + subscription.visibility_timeout <= now;
-        !subscription.mailbox.reports() && self.work_sent_at.is_some_and(is_over)
+        !subscription.mailbox.reports() && self.taken.work_sent_at.is_some_and(is_over)
     }
 
     /// Returns whether the cursor has nothing that its subscriber needs, since some time.
     pub(crate) fn is_settled(&self, now: Tick, subscription: &Subscription) -> bool {
         let reports = subscription.mailbox.reports();
         let has = self.is_owed || self.is_due || self.waits;
-        let is_late = !reports || self.woken_at.max(self.reported_at) + SETTLED_FOR <= now;
+        let newest = self.taken.woken_at.max(self.taken.reported_at);
+        let is_late = !reports || newest + SETTLED_FOR <= now;
         !has && is_late && !self.is_busy(now, subscription)
+    }
+}
+
+/// The cursors of a subscription, in the order in which they were made. A walk and a take visit them in this
+/// order, mostly, and search nothing then. A hash table would stop all for some ten milliseconds where a
+/// hundred thousand make it grow.
+#[derive(Default)]
+pub(crate) struct Cursors {
+    all: Vec<(Arc<QueueEntry>, Cursor)>,
+    /// Their places, by the numbers of their queues' entries.
+    places: BTreeMap<u64, usize>,
+    /// The place after the one that was found last.
+    next: usize,
+}
+
+impl Cursors {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns the place of a queue's cursor.
+    pub(crate) fn find(&mut self, number: u64) -> Option<usize> {
+        let next = self.all.get(self.next);
+        let place = match next.is_some_and(|(_, next)| next.number == number) {
+            true => self.next,
+            false => *self.places.get(&number)?,
+        };
+        self.next = if place + 1 < self.len() { place + 1 } else { 0 };
+        Some(place)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<&Cursor> {
+        let place = self.places.get(&number);
+        place.map(|place| &self.all[*place].1)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut (Arc<QueueEntry>, Cursor)> {
+        self.find(number).map(|place| &mut self.all[place])
+    }
+
+    pub(crate) fn at(&mut self, place: usize) -> &mut Cursor {
+        &mut self.all[place].1
+    }
+
+    /// Adds the cursor of a queue that has none; returns its place.
+    pub(crate) fn push(&mut self, entry: &Arc<QueueEntry>) -> usize {
+        let (number, place) = (entry.number(), self.len());
+        // Most listeners have one, and a vector would begin with room for four.
+        if place < 4 {
+            self.all.reserve_exact(1);
+        }
+        self.places.insert(number, place);
+        self.all.push((Arc::clone(entry), Cursor::new(number)));
+        place
+    }
+
+    /// Removes a queue's cursor. The last one moves to its place.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Cursor> {
+        let place = self.places.remove(&number)?;
+        let (_, removed) = self.all.swap_remove(place);
+        if let Some((_, moved)) = self.all.get(place) {
+            self.places.insert(moved.number, place);
+        }
+        if self.len() * 4 < self.all.capacity() {
+            self.all.shrink_to(self.len() * 2);
+        }
+        Some(removed)
+    }
+
+    /// Removes the last one.
+    pub(crate) fn pop(&mut self) -> Option<(Arc<QueueEntry>, Cursor)> {
+        let (entry, last) = self.all.pop()?;
+        self.places.remove(&last.number);
+        Some((entry, last))
+    }
+
+    /// Returns those from this place on.
+    pub(crate) fn from(&self, place: usize) -> impl Iterator<Item = &(Arc<QueueEntry>, Cursor)> {
+        self.all.iter().skip(place)
     }
 }
 
@@ -204,7 +337,7 @@ impl Hub {
             if let Some(cursor) = inbox.get_mut(&entry)
                 && cursor.is_lapsed(now, subscription)
             {
-                cursor.work_sent_at = None;
+                cursor.taken.work_sent_at = None;
                 cursor.note_held(subscription, &mut state);
             }
             let group = state.group_of(subscription);

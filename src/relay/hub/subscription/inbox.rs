@@ -8,13 +8,13 @@
 //! of entries.
 
 use std::{
-    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use super::super::{
-    cursor::Cursor,
+    cursor::{Cursor, Cursors},
     decisions::DecisionKind,
     load::{REQUESTS, RequestedReads, StreamLoad},
     members::Assignment,
@@ -30,8 +30,7 @@ use crate::{
 /// The part of a subscription that its lock guards.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// With the queues' entries, by their numbers.
-    pub(crate) cursors: BTreeMap<u64, (Arc<QueueEntry>, Box<Cursor>)>,
+    pub(crate) cursors: Cursors,
     /// The numbers of the queues whose cursors have something to send.
     pub(crate) due: VecDeque<u64>,
     /// The stream was woken since it last took.
@@ -40,9 +39,9 @@ pub(crate) struct Inbox {
     accepted_at: Option<Tick>,
     /// The patterns with a check due under their own name.
     pub(crate) pattern_checks: BTreeMap<Selector, WakeReason>,
-    /// The number of the next cursor that the search for settled ones visits, and how many were made
+    /// The place of the next cursor that the search for settled ones visits, and how many were made
     /// since the newest search.
-    swept_up_to: u64,
+    swept_up_to: usize,
     made: usize,
     /// Cursors whose queues wait until the stream has sent its messages.
     waiting: VecDeque<u64>,
@@ -85,12 +84,11 @@ pub(crate) struct Filled {
 
 impl Inbox {
     pub(crate) fn get(&self, entry: &QueueEntry) -> Option<&Cursor> {
-        let (_, cursor) = self.cursors.get(&entry.number())?;
-        Some(cursor)
+        self.cursors.get(entry.number())
     }
 
     pub(crate) fn get_mut(&mut self, entry: &QueueEntry) -> Option<&mut Cursor> {
-        let (_, cursor) = self.cursors.get_mut(&entry.number())?;
+        let (_, cursor) = self.cursors.get_mut(entry.number())?;
         Some(cursor)
     }
 
@@ -101,11 +99,10 @@ impl Inbox {
         subscription: &Subscription,
         beyond: bool,
     ) -> Option<&mut Cursor> {
-        let own = self.cursors.len();
-        match self.cursors.entry(entry.number()) {
-            Entry::Occupied(known) => Some(&mut known.into_mut().1),
-            Entry::Vacant(new) => {
-                let shared = &entry.shared;
+        let place = match self.cursors.find(entry.number()) {
+            Some(place) => place,
+            None => {
+                let (shared, own) = (&entry.shared, self.cursors.len());
                 let is_named = subscription.names(entry.address());
                 if !is_named && !shared.take_cursor(subscription, own) {
                     if !beyond {
@@ -114,10 +111,10 @@ impl Inbox {
                     shared.take_cursors_beyond(subscription, 1);
                 }
                 self.made += 1;
-                let added = new.insert((Arc::clone(entry), Box::default()));
-                Some(&mut added.1)
+                self.cursors.push(entry)
             }
-        }
+        };
+        Some(self.cursors.at(place))
     }
 
     /// Lists a cursor that has something to send, unless it was due before. Returns whether to wake the
@@ -157,7 +154,7 @@ impl Inbox {
         let count = self.waiting.len().div_ceil(4).min(most);
         let numbers = self.waiting.drain(..count);
         let taken = numbers.filter_map(|number| {
-            let (entry, cursor) = self.cursors.get_mut(&number)?;
+            let (entry, cursor) = self.cursors.get_mut(number)?;
             cursor.waits = false;
             Some(Arc::clone(entry))
         });
@@ -165,9 +162,9 @@ impl Inbox {
     }
 
     /// Takes out some cursors of a closed inbox, which [`super::super::subscribe`] detaches.
-    pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<(Arc<QueueEntry>, Box<Cursor>)> {
-        let all = std::iter::from_fn(|| self.cursors.pop_first());
-        all.take(most).map(|(_, taken)| taken).collect()
+    pub(crate) fn take_cursors(&mut self, most: usize) -> Vec<(Arc<QueueEntry>, Cursor)> {
+        let all = std::iter::from_fn(|| self.cursors.pop());
+        all.take(most).collect()
     }
 
     /// Requests a check of a pattern under its own name. Returns whether to wake the stream.
@@ -180,7 +177,7 @@ impl Inbox {
 
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
     pub(crate) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
-        let some = self.cursors.values().take(STEP);
+        let some = self.cursors.from(0).take(STEP);
         let busy = some.filter(|(_, one)| one.is_busy(now, subscription));
         (busy.count(), self.due.len())
     }
@@ -213,11 +210,9 @@ impl Inbox {
 
     /// Returns whether something was not taken that is owed outside of groups.
     pub(crate) fn is_owed(&self) -> bool {
-        let mut due = self
-            .due
-            .iter()
-            .filter_map(|number| self.cursors.get(number));
-        !self.pattern_checks.is_empty() || due.any(|(_, one)| one.is_owed)
+        let due = self.due.iter();
+        let mut due = due.filter_map(|number| self.cursors.get(*number));
+        !self.pattern_checks.is_empty() || due.any(|one| one.is_owed)
     }
 
     /// Adds the patterns' own checks; returns whether all of them had room.
@@ -253,13 +248,15 @@ impl Inbox {
         let paid = self.made.min(STEP / 2);
         self.made -= paid;
         let most = most.saturating_add(2 * paid);
-        let mut cursors = self.cursors.range(self.swept_up_to..);
-        let some = cursors.by_ref().take(most).map(|(_, one)| one);
+        let some = self.cursors.from(self.swept_up_to).take(most);
         let settled = some.filter(|(_, cursor)| {
             cursor.is_lapsed(now, subscription) || cursor.is_settled(now, subscription)
         });
         let settled = settled.map(|(entry, _)| Arc::clone(entry)).collect();
-        self.swept_up_to = cursors.next().map_or(0, |(number, _)| *number);
+        self.swept_up_to = self.swept_up_to.saturating_add(most);
+        if self.swept_up_to >= self.cursors.len() {
+            self.swept_up_to = 0;
+        }
         settled
     }
 
@@ -269,11 +266,11 @@ impl Inbox {
         entry: &QueueEntry,
         subscription: &Subscription,
         now: Tick,
-    ) -> Option<Box<Cursor>> {
+    ) -> Option<Cursor> {
         self.get(entry)
             .filter(|cursor| cursor.is_settled(now, subscription))?;
-        let (_, cursor) = self.cursors.remove(&entry.number())?;
-        self.note_tasks(cursor.tasks, 0);
+        let cursor = self.cursors.remove(entry.number())?;
+        self.note_tasks(cursor.taken.tasks, 0);
         Some(cursor)
     }
 
@@ -290,14 +287,15 @@ impl Inbox {
         subscription.mailbox.note_reports();
         self.woken_at = None;
         let alone = subscription.selectors.len() == 1 && !subscription.has_pattern();
-        let (_, cursor) = self.cursors.get_mut(&entry.number())?;
-        if report.number < cursor.report_number {
+        let (_, cursor) = self.cursors.get_mut(entry.number())?;
+        let taken = &mut *cursor.taken;
+        if report.number < taken.report_number {
             return None;
         }
         // The first report on a stream without a wake-up repeats one of an earlier stream.
         let polled = report.state != ReportState::Unspecified
-            && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
-        (cursor.report_number, cursor.reported_at) = (report.number, now);
+            && (taken.report_number > 0 || taken.woken_sequence.is_some());
+        (taken.report_number, taken.reported_at) = (report.number, now);
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         // On a stream of several queues, a report on one says nothing about the others. There, a
@@ -315,32 +313,32 @@ impl Inbox {
         let head = state.counters.sequence;
         let is_trusted = report.sequence <= head || planted!(SequenceAboveHeadAccepted);
         let sequence = if is_trusted { report.sequence } else { 0 };
-        let seen = (cursor.woken_sequence == Some(sequence)).then_some(cursor.woken_messages);
+        let seen = (taken.woken_sequence == Some(sequence)).then_some(taken.woken_messages);
         state.note_depth(report, seen, now);
-        let was_busy = cursor.busy_since.is_some();
+        let was_busy = taken.busy_since.is_some();
         let decided = match report.state {
             ReportState::Busy => {
-                cursor.busy = true;
+                taken.busy = true;
                 // Without a stated time its handling began with the first report.
                 let since = report.busy_for.map(|age| now - age);
-                cursor.busy_since = since.or(cursor.busy_since).or(Some(now));
+                taken.busy_since = since.or(taken.busy_since).or(Some(now));
                 Some(DecisionKind::Busy)
             }
             ReportState::Drained => {
-                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
-                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
-                cursor.busy_since = None;
+                taken.drained_sequence = taken.drained_sequence.max(Some(sequence));
+                taken.busy &= taken.drained_sequence < taken.woken_sequence;
+                taken.busy_since = None;
                 Some(DecisionKind::Empty)
             }
             ReportState::Unspecified => None,
         };
-        let is_busy = cursor.busy_since.is_some();
+        let is_busy = taken.busy_since.is_some();
         state.busy = (state.busy + u32::from(is_busy)).saturating_sub(was_busy.into());
         if let Some(kind) = decided {
             let reason = WakeReason::Unspecified;
             state.note(kind, Some(subscription), reason, sequence, now);
         }
-        let tasks = std::mem::replace(&mut cursor.tasks, report.active_dequeue_tasks);
+        let tasks = std::mem::replace(&mut taken.tasks, report.active_dequeue_tasks);
         cursor.note_held(subscription, state);
         self.note_tasks(tasks, report.active_dequeue_tasks);
         let report = Report {
@@ -377,14 +375,14 @@ impl Inbox {
         if !subscription.mailbox.reports() || silent < SILENT_FROM || subscription.has_pattern() {
             return None;
         }
-        let mut some = self.cursors.values().take(4 * STEP);
-        (!some.any(|(_, cursor)| cursor.busy_since.is_some())).then_some(silent)
+        let mut some = self.cursors.from(0).take(4 * STEP);
+        (!some.any(|(_, cursor)| cursor.taken.busy_since.is_some())).then_some(silent)
     }
 
     /// Returns how long the listener has been handling the oldest of its messages, of some of its queues.
     pub(crate) fn busy_for(&self, now: Tick) -> Option<Duration> {
-        let some = self.cursors.values().take(STEP);
-        let oldest = some.filter_map(|(_, cursor)| cursor.busy_since).min();
+        let some = self.cursors.from(0).take(STEP);
+        let oldest = some.filter_map(|(_, cursor)| cursor.taken.busy_since).min();
         oldest.map(|since| now.since(since))
     }
 

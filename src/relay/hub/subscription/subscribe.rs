@@ -337,7 +337,7 @@ impl Hub {
             // R16: redelivered at once, and by a timer when its messages are visible again. A cursor
             // that holds its entry has a live one.
             self.reconcile(Arc::clone(&entry), now, |_, state| {
-                let was_busy = cursor.busy_since.is_some();
+                let was_busy = cursor.taken.busy_since.is_some();
                 state.busy = state.busy.saturating_sub(was_busy.into());
                 state.held -= u32::from(cursor.holds);
                 if let Some(group) = state.group_of(subscription) {
@@ -352,7 +352,7 @@ impl Hub {
                 self.wake_after(entry, delay, timer, now);
             }
         }
-        let done = subscription.lock().cursors.is_empty();
+        let done = subscription.lock().cursors.len() == 0;
         if done {
             self.closing.fetch_sub(1, Ordering::AcqRel);
         }

@@ -4,7 +4,7 @@
 //! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
 //! this process, as encoded bytes for the network. The hub knows neither form.
 
-use super::super::{counters::Counters, members::Assignment};
+use super::super::members::Assignment;
 use crate::{
     base::fault::planted,
     types::{LastEvent, Limits, QueueAddress, Selector, WorkDetected},
@@ -28,9 +28,9 @@ pub(crate) struct WakeEntry<'a> {
 }
 
 /// The encoding of a queue's newest wake-up entry, shared by all subscribers at the same position: with
-/// that position, and the entry's sequence.
+/// that position's sequence, and the entry's.
 #[derive(Default)]
-pub(crate) struct EncodingCache(Option<Box<(Counters, u64, Vec<u8>)>>);
+pub(crate) struct EncodingCache(Option<Box<(u64, u64, Vec<u8>)>>);
 
 /// Takes the entries of one Wake.
 pub(crate) trait WakeSink {
@@ -53,12 +53,12 @@ pub(crate) struct WakeBuilder {
 }
 
 impl EncodingCache {
-    /// Returns the bytes for the entry from this position to this sequence; empty until they are
-    /// encoded.
-    pub(crate) fn get(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
+    /// Returns the bytes for the entry from a position at the first sequence to the second one; empty until
+    /// they are encoded.
+    pub(crate) fn get(&mut self, from: u64, sequence: u64) -> &mut Vec<u8> {
         let (known_from, known, bytes) = &mut **self.0.get_or_insert_default();
-        if *known != sequence || *known_from != *from {
-            (*known_from, *known) = (*from, sequence);
+        if (*known_from, *known) != (from, sequence) {
+            (*known_from, *known) = (from, sequence);
             bytes.clear();
         }
         bytes

@@ -7,7 +7,7 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        coordinator::Coordinator, cursor::Cursor, group::Group, increments::Announced,
+        coordinator::Coordinator, cursor::{Cursor, Taken}, group::Group, increments::Announced,
         members::Member, queue::QueueEntry, subscription::Subscription as Stream,
     },
     *,
@@ -30,8 +30,8 @@ const fn of_queue(text: usize) -> usize {
 /// Bytes of a cursor: of a queue where a subscription is owed something, or handles messages. The nodes
 /// of the tree are half full.
 const fn of_cursor() -> usize {
-    let cursor = size_of::<(Arc<QueueEntry>, Box<Cursor>)>();
-    size_of::<Cursor>() + node(size_of::<u64>(), cursor) / 5 + 2 * size_of::<u64>()
+    let cursor = size_of::<(Arc<QueueEntry>, Cursor)>();
+    size_of::<Taken>() + node(size_of::<u64>(), cursor) / 5 + 2 * size_of::<u64>()
 }
 
 /// Returns the capacities of all that may grow: lists, tables and queues.
