@@ -383,7 +383,7 @@ impl QueueState {
         };
     }
 
-    /// Returns the position of a subscriber that is owed nothing and has taken nothing lately.
+    /// Returns the position of a subscriber that is owed nothing and has no cursor with a position.
     pub(super) fn told_position(&self) -> Counters {
         self.unsettled.as_ref().map_or(self.counters, |from| **from)
     }

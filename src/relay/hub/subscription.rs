@@ -202,13 +202,13 @@ impl Subscription {
         };
         let is_event = matches!(owed, Owed::Events(_));
         // A walk may come with events that the stream has taken.
-        if is_event && !cursor.is_owed && cursor.has_taken(state.counters.sequence) {
+        if is_event && cursor.has_taken(state.counters.sequence) {
             state.told = 0;
             return true;
         }
         let from = match owed {
             Owed::Events(from) => from,
-            // It joins: what was counted before is not told as new.
+            // It joins: what was counted before is not told as new. One that took before has a position.
             Owed::CatchUp => state.counters,
             Owed::Check => {
                 cursor.taken.is_asked = true;
@@ -409,7 +409,7 @@ impl Subscription {
         if work.reason != WakeReason::Sentinel {
             cursor.taken.work_sent_at = Some(now);
         }
-        if was_owed || assigned.is_none() {
+        if was_owed {
             cursor.set_position(assigned.is_none().then_some(head));
         }
         if was_owed && state.told > 0 && !planted!(TakeUnnoticed) {

@@ -16,7 +16,7 @@ pub(super) const FAULTS: &[Row] = rows! {
     ForeignEpochAccepted, 1, "R2", "a resume number of another epoch is accepted";
     FloorForgotten, 22, "R3", "a forgotten queue starts again where it first did";
     OverflowUntold, 7, "R2", "a pattern is not told of queues that it has no cursor for";
-    MarkClearedAfterWalk, 134, "R5", "a walk clears the dirty mark last";
+    MarkClearedAfterWalk, 271, "R5", "a walk clears the dirty mark last";
     SilenceUnnoticed, 1, "R6", "a silent stream is not noticed";
     GoodbyeKeepsBackoff, 227, "I18", "a good stream's Goodbye does not reset the back-off";
     TimersMergeDown, 0, "R7", "timers merge downwards";

@@ -39,9 +39,9 @@ pub(crate) struct Inbox {
     accepted_at: Option<Tick>,
     /// The patterns with a check due under their own name.
     pub(crate) pattern_checks: BTreeMap<Selector, WakeReason>,
-    /// The place of the next cursor that the search for settled ones visits, and how many were made
-    /// since the newest search.
-    swept_up_to: usize,
+    /// The search for settled cursors has visited those from this place on, and how many were made since the
+    /// newest search.
+    swept_from: usize,
     made: usize,
     /// Cursors whose queues wait until the stream has sent its messages.
     waiting: VecDeque<u64>,
@@ -177,7 +177,7 @@ impl Inbox {
 
     /// Counts the cursors with a busy listener among the first ones, and those with something to send.
     pub(crate) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
-        let some = self.cursors.from(0).take(STEP);
+        let some = self.cursors.all().iter().take(STEP);
         let busy = some.filter(|(_, one)| one.is_busy(now, subscription));
         (busy.count(), self.due.len())
     }
@@ -248,16 +248,17 @@ impl Inbox {
         let paid = self.made.min(STEP / 2);
         self.made -= paid;
         let most = most.saturating_add(2 * paid);
-        let some = self.cursors.from(self.swept_up_to).take(most);
+        // From the end, because the last one moves to the place of one that is removed.
+        let end = match self.swept_from {
+            0 => self.cursors.len(),
+            from => from.min(self.cursors.len()),
+        };
+        self.swept_from = end.saturating_sub(most);
+        let some = self.cursors.all()[self.swept_from..end].iter();
         let settled = some.filter(|(_, cursor)| {
             cursor.is_lapsed(now, subscription) || cursor.is_settled(now, subscription)
         });
-        let settled = settled.map(|(entry, _)| Arc::clone(entry)).collect();
-        self.swept_up_to = self.swept_up_to.saturating_add(most);
-        if self.swept_up_to >= self.cursors.len() {
-            self.swept_up_to = 0;
-        }
-        settled
+        settled.map(|(entry, _)| Arc::clone(entry)).collect()
     }
 
     /// Removes a cursor that has nothing that the subscriber needs.
@@ -375,13 +376,13 @@ impl Inbox {
         if !subscription.mailbox.reports() || silent < SILENT_FROM || subscription.has_pattern() {
             return None;
         }
-        let mut some = self.cursors.from(0).take(4 * STEP);
+        let mut some = self.cursors.all().iter().take(4 * STEP);
         (!some.any(|(_, cursor)| cursor.taken.busy_since.is_some())).then_some(silent)
     }
 
     /// Returns how long the listener has been handling the oldest of its messages, of some of its queues.
     pub(crate) fn busy_for(&self, now: Tick) -> Option<Duration> {
-        let some = self.cursors.from(0).take(STEP);
+        let some = self.cursors.all().iter().take(STEP);
         let oldest = some.filter_map(|(_, cursor)| cursor.taken.busy_since).min();
         oldest.map(|since| now.since(since))
     }
@@ -397,7 +398,7 @@ impl Inbox {
     #[cfg(test)]
     pub(crate) fn capacities(&self) -> [usize; 3] {
         [
-            self.cursors.len(),
+            self.cursors.capacity(),
             self.due.capacity(),
             self.waiting.capacity(),
         ]

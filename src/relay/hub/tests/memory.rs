@@ -7,8 +7,13 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        coordinator::Coordinator, cursor::{Cursor, Taken}, group::Group, increments::Announced,
-        members::Member, queue::QueueEntry, subscription::Subscription as Stream,
+        coordinator::Coordinator,
+        cursor::{Cursor, Taken},
+        group::Group,
+        increments::Announced,
+        members::Member,
+        queue::QueueEntry,
+        subscription::Subscription as Stream,
     },
     *,
 };
@@ -27,11 +32,12 @@ const fn of_queue(text: usize) -> usize {
     COUNTS + size_of::<QueueEntry>() + COUNTS + text + hashed(entry)
 }
 
-/// Bytes of a cursor: of a queue where a subscription is owed something, or handles messages. The nodes
-/// of the tree are half full.
+/// Bytes of a cursor: of a queue where a subscription is owed something, or handles messages. The list
+/// and the nodes of the tree are half full.
 const fn of_cursor() -> usize {
     let cursor = size_of::<(Arc<QueueEntry>, Cursor)>();
-    size_of::<Taken>() + node(size_of::<u64>(), cursor) / 5 + 2 * size_of::<u64>()
+    let place = node(size_of::<u64>(), size_of::<usize>()) / 5;
+    size_of::<Taken>() + 2 * cursor + place + 2 * size_of::<u64>()
 }
 
 /// Returns the capacities of all that may grow: lists, tables and queues.

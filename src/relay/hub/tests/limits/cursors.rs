@@ -1,6 +1,6 @@
 //! Limits of cursors: patterns over them, and the cursors of busy listeners.
 
-use super::*;
+use super::{super::super::cursor::Cursors, *};
 
 /// A hub with limits of the cursors of a stream, and of all cursors.
 fn with_cursors(per_stream: usize, all: usize) -> Arc<Hub> {
@@ -192,4 +192,34 @@ fn a_hub_short_of_memory_counts_known_queues_only() {
     hub.set_short_of_memory(false);
     send(&hub, &["new"]).expect("room again");
     assert_eq!(told(&pattern), [entry("new", Notified, 1)]);
+}
+
+#[test]
+fn a_cursor_is_found_after_others_were_removed() {
+    let hub = hub();
+    let names = numbered("q", 6);
+    let entry_of = |name: &String| hub.entry(&queue(name), START).expect("room");
+    let entries: Vec<_> = names.iter().map(entry_of).collect();
+    let mut cursors = Cursors::default();
+    entries.iter().for_each(|entry| _ = cursors.push(entry));
+    for removed in [5, 1, 0] {
+        let number = entries[removed].number();
+        assert!(cursors.remove(number).is_some());
+        assert!(cursors.remove(number).is_none() && cursors.get(number).is_none());
+    }
+    // Twice in their order, then in the opposite one.
+    for kept in [2, 3, 4, 2, 3, 4, 4, 3, 2] {
+        let number = entries[kept].number();
+        let (found, _) = cursors.get_mut(number).expect("it was kept");
+        assert!(Arc::ptr_eq(found, &entries[kept]));
+        assert!(cursors.get(number).is_some());
+    }
+    assert_eq!(cursors.all().len(), 3);
+    let left = std::iter::from_fn(|| cursors.pop()).count();
+    assert_eq!((left, cursors.len()), (3, 0));
+    assert!(
+        entries
+            .iter()
+            .all(|entry| cursors.get(entry.number()).is_none())
+    );
 }
